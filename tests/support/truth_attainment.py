@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.request_latency import tpot_ms
-from workbench.bench.slo_attainment import attainment_range_pct
+from workbench.bench.slo_attainment import sure_and_possible_attainment_pct
 from workbench.bench.workload import unique_prompt_mark
 from workbench.model.slo import Limit
 
@@ -27,7 +27,7 @@ def reported_range(outcome: BenchOutcome, limits: Sequence[Limit]) -> tuple[floa
     """Return the range of the attainment of a run, by the times that its chunks may have. One that
     was withheld, because the client read late, is computed all the same."""
     measured = [record for record in outcome.requests if not record.warmup]
-    least, most = attainment_range_pct(measured, limits, None)
+    least, most = sure_and_possible_attainment_pct(measured, limits, None)
     reported = outcome.summary.slo_pct
     assert reported is None or least <= reported <= most
     return least, most

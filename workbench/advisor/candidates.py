@@ -82,11 +82,6 @@ def _cuda_graph_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
         yield TuneCandidate((f"{flag}=false",), reason)
 
 
-def _flag_if_in_catalog(context: PlanContext, name: str | None) -> str | None:
-    """Return the flag `name`. None if the engine has no such flag, or not in this version."""
-    return name if name in context.catalog.flags else None
-
-
 def _make_choices_from_findings(
     context: PlanContext, findings: Sequence[Finding], streams: int | None
 ) -> Iterator[CandidateOrLeftOut]:
@@ -170,8 +165,8 @@ def _weight_precision_choices(context: PlanContext) -> Iterator[CandidateOrLeftO
 
 
 def _speculation_choices(context: PlanContext, load: TuneLoad) -> Iterator[CandidateOrLeftOut]:
-    flag = _flag_if_in_catalog(context, context.engine.speculation_flag)
-    if flag is None:
+    flag = context.engine.speculation_flag
+    if flag not in context.catalog.flags:
         return
     config = context.plan.flag(flag)
     if load.why_no_compute_is_spare:
@@ -210,8 +205,8 @@ def _concurrent_sequence_choices(
     context: PlanContext, streams: int | None
 ) -> Iterator[CandidateOrLeftOut]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
-    flag = _flag_if_in_catalog(context, context.engine.concurrency_flag)
-    if flag is None:
+    flag = context.engine.concurrency_flag
+    if flag not in context.catalog.flags:
         return
     now = _find_concurrent_request_limit(context, flag)
     if streams is None:
@@ -263,8 +258,8 @@ def _higher_concurrency_choices(
 def _thread_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
     that, because decode waits for the memory."""
-    flag = _flag_if_in_catalog(context, context.engine.threads_flag)
-    if flag is None:
+    flag = context.engine.threads_flag
+    if flag not in context.catalog.flags:
         return
     if not context.engine.may_compute_layers_on_cpu(context):
         yield LeftOut(flag, "the GPUs compute all layers")
@@ -364,10 +359,10 @@ def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -
     limit = context.engine.concurrency_flag
     if flag.of_batches and limit and _find_concurrent_request_limit(context, limit) == 1:
         return f"with {limit} 1 there is no batch"
-    return _reason_by_capability(context, flag)
+    return _why_capability_excludes_flag(context, flag)
 
 
-def _reason_by_capability(context: PlanContext, flag: TunableFlag) -> str | None:
+def _why_capability_excludes_flag(context: PlanContext, flag: TunableFlag) -> str | None:
     """Return why a flag is not for GPUs of this compute capability; None if it is."""
     if not flag.capabilities:
         return None

@@ -151,7 +151,7 @@ class Facts:
         return self.parallel_size_of_flag("data-parallel-size")
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """The number of machines that the server spans; 1 if its command line is unknown."""
         if self.plan_context is None:
             return 1

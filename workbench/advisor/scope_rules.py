@@ -35,7 +35,7 @@ def report_partial_energy_scope(facts: Facts) -> Iterator[Advice]:
         return
     unread = [g for g in facts.gpus if g.power_w is None]
     lacks, ranks = [], facts.tp * facts.pp * facts.dp
-    if facts.nodes > 1 and ranks > len(facts.gpus):
+    if facts.node_count > 1 and ranks > len(facts.gpus):
         lacks.append(f"{len(facts.gpus)} of {ranks} GPUs were read, those of this host")
     elif unread and len(unread) < len(facts.gpus):
         lacks.append(f"the power of {len(unread)} of {len(facts.gpus)} GPUs was not read")

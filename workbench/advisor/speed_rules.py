@@ -223,8 +223,8 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     if not counts:
         counts, first = list(_STREAMS), f"raise {facts.concurrency_flag} ({most:g}), and "
     text = "one stream reads all weights for itself; several share each read."
-    if facts.nodes > 1:
-        text += f" The server spans {facts.nodes} machines, which one stream pays for alone."
+    if facts.node_count > 1:
+        text += f" The server spans {facts.node_count} machines, which one stream pays for alone."
     listed = []
     for n in counts:
         if gain := _compute_speedup_with_streams(facts, n):
@@ -393,7 +393,7 @@ def report_communication_share(facts: Facts) -> Iterator[Advice]:
     if facts.tp < 2 or not layers or not speed or not facts.gpus:
         return
     between_nodes = facts.gpus[0].name == NODES_OF_ONE_GPU
-    if facts.nodes > 1 and not between_nodes:
+    if facts.node_count > 1 and not between_nodes:
         return  # the network is unknown
     (low_us, high_us), source = _PCIE_US, _PCIE
     if between_nodes:
@@ -414,7 +414,7 @@ def report_communication_share(facts: Facts) -> Iterator[Advice]:
             "use replicas if the model fits on one GPU, or more streams, which share the "
             "all-reduces",
         )
-    elif facts.nodes > 1:
+    elif facts.node_count > 1:
         text += ": the link between the machines is not the limit"
     evidence = f"{layers} layers, tensor-parallel size {facts.tp}, {format_four_digits(speed)} tok/s per stream"
     yield make_advice(level, "comm.latency", text, fix=fix, evidence=evidence, source=source)

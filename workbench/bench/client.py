@@ -848,7 +848,7 @@ class Client:
         for slot, exchange in busy:
             failure = self._exceeded_limit_failure(exchange, now_ns, is_run_over=over)
             if failure is not None:
-                exchange.end_by_time_limit(now_ns)
+                exchange.record_end_by_time_limit(now_ns)
                 self._finish_exchange(slot, *failure)
 
     def _exceeded_limit_failure(

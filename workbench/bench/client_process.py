@@ -118,7 +118,7 @@ def run_client(client: Client, output: WorkerOutput, wake: int) -> None:
     """Run the load client to its end, and write its progress to `output`. A byte on the file
     descriptor `wake` stops the client early."""
     output.attach_to_loop(client)
-    _raise_priority()
+    _raise_process_priority()
     client.watch(wake, READABLE, lambda _: client.stop(ENDED_BY_SIGNAL))
     _write_progress_periodically(client, output)
     gc.collect()
@@ -128,7 +128,7 @@ def run_client(client: Client, output: WorkerOutput, wake: int) -> None:
     output.write_line({"type": "progress", **asdict(client.progress())})
 
 
-def _raise_priority() -> None:
+def _raise_process_priority() -> None:
     """Raise this process's priority if the system allows it (as root), so that other programs do
     not delay receive times.
 

@@ -527,13 +527,13 @@ def _why_metrics_are_unmeasured(
     reasons: dict[tuple[str, str], list[str]] = {}
     for change in metrics:
         if change.verdict in (NOT_MEASURED, WITHHELD):
-            reason = _reason_without_value(change, runs)
+            reason = _reason_for_missing_value(change, runs)
             reasons.setdefault((change.verdict, reason), []).append(change.metric)
     for (verdict, reason), names in reasons.items():
         yield f"{verdict}: {', '.join(names)} ({reason})"
 
 
-def _reason_without_value(change: MetricChange, runs: Sequence[BenchResult]) -> str:
+def _reason_for_missing_value(change: MetricChange, runs: Sequence[BenchResult]) -> str:
     """Return why the metric of `change` has no value in at least one of `runs`."""
     if change.verdict == WITHHELD:
         return withheld_reason(change.metric, runs)

@@ -268,7 +268,7 @@ class Exchange:
         """Whether the first content of the answer has arrived."""
         return bool(self.reply.stamps_ns or (self._is_unstreamed_answer() and self._plain))
 
-    def end_by_time_limit(self, now_ns: int) -> None:
+    def record_end_by_time_limit(self, now_ns: int) -> None:
         """Record that a time limit ended the request at `now_ns`: its end becomes `now_ns`, and
         `silent_ns` the time since its last byte."""
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns

@@ -35,8 +35,8 @@ from workbench.bench import twins
 from workbench.bench.compare import DIFFERENCES_OF_ARM_KIND, compare, failed_requests_text
 from workbench.bench.experiment_disturbances import (
     MeasuredRun,
-    compiled_once_note,
     describe_disturbances,
+    shared_compiled_code_note,
 )
 from workbench.bench.metric_changes import (
     BETTER,
@@ -138,7 +138,7 @@ def starts_server_for_each_run(a: Arm, b: Arm, on_two_hosts: bool = False) -> bo
     return len(targets) < 2 or any(target.plan is not None for target in targets)
 
 
-def plan_of_arm(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
+def plan_json_of_arm(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
     """Return the launch plan of A or of B (`name`) as JSON. The plan is empty for a server that
     already runs."""
     target = arm_of(spec, name).target
@@ -304,11 +304,11 @@ def add_or_replace_run(experiment: Experiment, run: ExperimentRun) -> Experiment
         why = f"the other run of its pair failed (run {run.place + 1})"
         for place, other in enumerate(runs):
             if (other.pair, other.state) == (run.pair, RunState.DONE):
-                runs[place] = _drop_run(other, why)
+                runs[place] = _mark_run_dropped(other, why)
     return replace(experiment, runs=tuple(runs))
 
 
-def _drop_run(run: ExperimentRun, why: str) -> ExperimentRun:
+def _mark_run_dropped(run: ExperimentRun, why: str) -> ExperimentRun:
     return replace(run, state=RunState.DROPPED, error=why)
 
 
@@ -331,7 +331,9 @@ def prepare_experiment_to_resume(experiment: Experiment) -> Experiment:
     def fail_or_drop_interrupted(run: ExperimentRun) -> ExperimentRun:
         run = mark_run_failed_if_unfinished(run, INTERRUPTED)
         if (run.pair, run.state) == (pair, RunState.DONE):
-            return _drop_run(run, "the experiment was interrupted before the other run of its pair")
+            return _mark_run_dropped(
+                run, "the experiment was interrupted before the other run of its pair"
+            )
         return run
 
     return replace(
@@ -554,7 +556,7 @@ def _disturbance_sentences(
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]
         eager = [made.flags.get("enforce-eager") is True for made in arms]
-        note = compiled_once_note([made.engine for made in arms], eager)
+        note = shared_compiled_code_note([made.engine for made in arms], eager)
         if note is not None:
             yield note
 

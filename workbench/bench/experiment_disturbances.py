@@ -72,7 +72,7 @@ def describe_disturbances(
     yield from _report_cold_start(arms, discarded)
 
 
-def compiled_once_note(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
+def shared_compiled_code_note(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
     """Return a note if all runs of A, or all runs of B, shared the code that the engine compiled at
     its first start. Otherwise return None.
 
@@ -246,7 +246,7 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
 
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
-    b_first = [not _ran_a_first(pair) for pair in pairs]
+    b_first = [not _did_a_run_first(pair) for pair in pairs]
     found = twins.separate_host_effect(_log_ratios(pairs), b_first, 0.0)
     if found is None or not found.error:
         return
@@ -266,7 +266,7 @@ def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     """Return which part of an order effect goes into the difference between A and B. `effect` is by
     how much the second run of a pair differs, as a logarithm. The part depends on how often A ran
     first."""
-    first, count = sum(map(_ran_a_first, pairs)), len(pairs)
+    first, count = sum(map(_did_a_run_first, pairs)), len(pairs)
     share = (2 * first - count) / count
     moved = _format_log_as_percent(effect * share)
     if first in (0, count):
@@ -279,7 +279,7 @@ def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     return f"A ran first in {first} of {count} pairs, so this widens the interval and {moves}"
 
 
-def _ran_a_first(pair: Pair) -> bool:
+def _did_a_run_first(pair: Pair) -> bool:
     return pair[0].run.place < pair[1].run.place
 
 

@@ -69,7 +69,9 @@ def read_prompts(path: str | Path) -> Prompts:
     for place, line in _numbered_json_values(path, data):
         try:
             prompt = _parse_prompt(line)
-            found.append(json.dumps(_add_requested_output_length(prompt, line), ensure_ascii=False))
+            found.append(
+                json.dumps(_prompt_with_requested_output_length(prompt, line), ensure_ascii=False)
+            )
             found[-1].encode()
         except UnicodeEncodeError:
             raise InputError(
@@ -84,7 +86,7 @@ def read_prompts(path: str | Path) -> Prompts:
     return Prompts(tuple(found), f"{path.name} ({count_of(len(found), 'prompt')}, sha256 {digest})")
 
 
-def _add_requested_output_length(prompt: str | list[dict[str, Any]], document: Any) -> Any:
+def _prompt_with_requested_output_length(prompt: str | list[dict[str, Any]], document: Any) -> Any:
     length = document.get("max_tokens") if isinstance(document, dict) else None
     if length is None:
         return prompt

@@ -157,7 +157,7 @@ class ConnectionRelay:
                 joined.addresses.clear()
                 self._watch_both_ends(joined)
                 return
-            self._close_end(joined.server)
+            self._close_connection_end(joined.server)
             joined.addresses.pop(0)
         self._send_connection_frame(joined, REFUSED)
         self._reset_connections(joined)
@@ -294,12 +294,12 @@ class ConnectionRelay:
     def _close_connections(self, joined: _JoinedConnections) -> None:
         if self._joined.pop(joined.number, None) is None:
             return
-        self._close_end(joined.client)
-        self._close_end(joined.server)
+        self._close_connection_end(joined.client)
+        self._close_connection_end(joined.server)
         if joined.frame_count:
             self._send_frame(ENDED, joined.number)
 
-    def _close_end(self, end: _ConnectionEnd) -> None:
+    def _close_connection_end(self, end: _ConnectionEnd) -> None:
         sock, end.socket, end.watched, end.waiting = end.socket, None, 0, b""
         if sock is not None:
             del self._acts[sock.fileno()]

@@ -120,7 +120,7 @@ class RequestRecord:
         return form % tuple(free)
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> RequestRecord:
+    def from_json(cls, data: Mapping[str, Any]) -> RequestRecord:
         """Return the record with the fields that `as_json` has returned. Their values are not
         checked, because checking thousands of numbers takes ten times as long. Raises TypeError for
         an unknown field."""
@@ -187,4 +187,4 @@ class BenchOutcome:
 
     @property
     def requests(self) -> list[RequestRecord]:
-        return [RequestRecord.of_json(sample) for sample in self.samples]
+        return [RequestRecord.from_json(sample) for sample in self.samples]

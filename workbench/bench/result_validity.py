@@ -77,7 +77,7 @@ def reasons_for_invalid_result(
         _reason_of_rate_not_sent(spec, counted, facts),
     )
     if not spec.trace_name:
-        reasons.append(steadiness.why_overloaded(spec, counted))
+        reasons.append(steadiness.why_server_overloaded(spec, counted))
     return tuple(filter(None, reasons))
 
 
@@ -88,7 +88,7 @@ def reasons_for_unreliable_result(
     run was short. Empty if there are none."""
     reasons = [steadiness.why_measurement_too_short(counted, window)]
     if spec.trace_name:  # the second half of a trace may just have more to do
-        reasons.append(steadiness.why_overloaded(spec, counted))
+        reasons.append(steadiness.why_server_overloaded(spec, counted))
     else:
         reasons.append(steadiness.why_halves_differ(spec, counted, window))
     reasons.append(_reason_of_stalls(spec, counted, window, invalidates=False))

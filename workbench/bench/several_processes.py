@@ -166,7 +166,7 @@ class SharedRun:
         counted: list[RequestRecord] = []
         warmups: list[RequestRecord] = []
         for line in self._records:
-            for record in map(RequestRecord.of_json, json.loads(line)["records"]):
+            for record in map(RequestRecord.from_json, json.loads(line)["records"]):
                 if record.warmup:
                     warmups.append(record)
                 else:

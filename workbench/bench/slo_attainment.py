@@ -60,7 +60,7 @@ def _is_limit_decided(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> bool:
     """Return whether late reads leave open for only a few requests whether they kept a limit."""
-    least_pct, most_pct = attainment_range_pct(counted, [limit], first_tokens)
+    least_pct, most_pct = sure_and_possible_attainment_pct(counted, [limit], first_tokens)
     return most_pct - least_pct <= _MAX_OPEN_POINTS
 
 
@@ -77,7 +77,7 @@ def uncertain_attainment_notes(
     """
     if not isinstance(metrics.get("slo_pct"), float):
         return ()
-    least_pct, most_pct = attainment_range_pct(counted, parse_slo(slo), first_tokens)
+    least_pct, most_pct = sure_and_possible_attainment_pct(counted, parse_slo(slo), first_tokens)
     if most_pct - least_pct <= _NOTED_DOUBT_POINTS:
         return ()
     return (
@@ -86,7 +86,7 @@ def uncertain_attainment_notes(
     )
 
 
-def attainment_range_pct(
+def sure_and_possible_attainment_pct(
     counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
 ) -> tuple[float, float]:
     """Return the percentages of the requests that kept all of `limits` for sure, and that may have

@@ -34,7 +34,7 @@ _QUEUE_GROWTH_SHARE = 0.03
 _MIN_STALL_S, _STALL_WAIT_FACTOR = 2.0, 5.0
 
 
-def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
+def why_server_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     """Return why the server did not keep up with the requested rate. None if it did, or if the load
     has no schedule."""
     if not spec.has_schedule:

@@ -334,7 +334,7 @@ def _detect_parser_form_and_lines(
     ):
         if set(columns) <= set(header):
             places = [header.index(column) for column in columns]
-            return _csv_parser(places, len(header), seconds), form, lines
+            return _make_csv_parser(places, len(header), seconds), form, lines
     raise InputError(
         f"{path}:{number}: the line is neither a JSON object nor the header of a known CSV file",
         next_step=_EXPECTED_FORM,
@@ -421,7 +421,7 @@ def _parse_mooncake_line(line: str) -> _TraceRow:
     )
 
 
-def _csv_parser(
+def _make_csv_parser(
     column_indexes: Sequence[int], columns: int, seconds: Callable[[str], float]
 ) -> ParseRow:
     at, prompt, answer = column_indexes

@@ -204,9 +204,9 @@ class CapacitySearch:
             return min(self.levels) // 2 or None
         if fails is None:
             return None
-        return self._middle_of_gap(holds, fails)
+        return self._middle_of_wide_gap(holds, fails)
 
-    def _middle_of_gap(self, holds: int, fails: int) -> int | None:
+    def _middle_of_wide_gap(self, holds: int, fails: int) -> int | None:
         opened = [users for users in self.levels if holds < users < fails]
         low_gap = (holds, min(opened, default=fails))
         high_gap = (max(opened, default=holds), fails)

@@ -134,7 +134,7 @@ class Engine:
     concurrency_flag: ClassVar[str] = ""
     # the value of that flag if the plan leaves it to the engine; None: unknown, or no small number
     default_concurrency: ClassVar[int | None] = None
-    threads_flag: ClassVar[str | None] = None  # the threads that compute layers on the CPU
+    threads_flag: ClassVar[str] = ""  # the threads that compute layers on the CPU
     # quantity -> sample names, newest first; see METRICS below
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # For an engine whose counters in `metrics` change only when a request ends: "prompt_tokens" or
@@ -182,7 +182,7 @@ class Engine:
     tunable_flags: ClassVar[tuple[TunableFlag, ...]] = ()  # what a tune tries
     # flags that people tune and a tune does not try, with the reason
     untried_flags: ClassVar[Mapping[str, str]] = {}
-    speculation_flag: ClassVar[str | None] = None  # its value is an object with the depth
+    speculation_flag: ClassVar[str] = ""  # its value is an object with the depth
     eight_bit_weights: ClassVar[str] = ""  # assignment that quantizes 16-bit weights when they load
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
     # Group 1 is the configuration that the engine logs, as reported_settings.parse_logged_settings reads it.

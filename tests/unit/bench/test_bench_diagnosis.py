@@ -11,8 +11,8 @@ from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 from workbench.bench import experiment as design
 from workbench.bench.experiment_disturbances import (
     MeasuredRun,
-    compiled_once_note,
     describe_disturbances,
+    shared_compiled_code_note,
 )
 from workbench.model.experiment import WARM_UP, Arm, ExperimentRun, ExperimentSpec
 
@@ -195,13 +195,13 @@ def test_a_cold_first_run_is_reported() -> None:
 
 
 def test_a_compile_cache_is_reported_for_the_arms_that_have_one() -> None:
-    both = compiled_once_note(["vllm", "vllm"], [False, False])
+    both = shared_compiled_code_note(["vllm", "vllm"], [False, False])
     assert both is not None and both.startswith(
         "all runs of A and all of B share the code compiled at the first start"
     )
-    one = compiled_once_note(["vllm", "vllm"], [False, True])
+    one = shared_compiled_code_note(["vllm", "vllm"], [False, True])
     assert one is not None and one.startswith("all runs of A share")
-    assert compiled_once_note(["llamacpp", "vllm"], [False, True]) is None
+    assert shared_compiled_code_note(["llamacpp", "vllm"], [False, True]) is None
 
 
 def test_equal_or_few_runs_are_no_trouble() -> None:

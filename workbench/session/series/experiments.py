@@ -632,7 +632,7 @@ def _answer_changing_settings(a: LaunchPlan | None, b: LaunchPlan | None) -> Seq
 
 def _plans_started_by_experiment(spec: ExperimentSpec) -> list[Mapping[str, Any]]:
     """Return the plans of those arms whose servers the experiment starts."""
-    return list(filter(None, (design.plan_of_arm(spec, name) for name in "AB")))
+    return list(filter(None, (design.plan_json_of_arm(spec, name) for name in "AB")))
 
 
 def _have_same_load_size(a: BenchSpec, b: BenchSpec) -> bool:

@@ -310,7 +310,7 @@ def arms_and_plans_with_secrets(
 
     bases = {}
     for name in ("A", "B"):
-        body = design.plan_of_arm(spec, name)
+        body = design.plan_json_of_arm(spec, name)
         if not body:
             continue
         plan = from_json(LaunchPlan, body)

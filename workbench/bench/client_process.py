@@ -114,12 +114,12 @@ def create_stop_signal_fd() -> int:
     return wake_read
 
 
-def run_client(client: Client, output: WorkerOutput, wake: int) -> None:
+def run_client(client: Client, output: WorkerOutput, wake_fd: int) -> None:
     """Run the load client to its end, and write its progress to `output`. A byte on the file
-    descriptor `wake` stops the client early."""
+    descriptor `wake_fd` stops the client early."""
     output.attach_to_loop(client)
     _raise_process_priority()
-    client.watch(wake, READABLE, lambda _: client.stop(ENDED_BY_SIGNAL))
+    client.watch(wake_fd, READABLE, lambda _: client.stop(ENDED_BY_SIGNAL))
     _write_progress_periodically(client, output)
     gc.collect()
     gc.freeze()

@@ -256,11 +256,11 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     if x.flags or y.flags:
         if x.engine == y.engine and x.argv and y.argv:
             yield from _difference_if_unequal("executable", "executable", x.argv[0], y.argv[0])
-        yield from _mapping_differences("flag", x.flags, y.flags)
+        yield from _differences_between_mappings("flag", x.flags, y.flags)
     else:
         yield from _difference_if_unequal("command", "argv", list(x.argv), list(y.argv))
-    yield from _mapping_differences("env", x.env, y.env)
-    yield from _mapping_differences("gpu setting", x.gpu_settings, y.gpu_settings)
+    yield from _differences_between_mappings("env", x.env, y.env)
+    yield from _differences_between_mappings("gpu setting", x.gpu_settings, y.gpu_settings)
     yield from _difference_if_unequal("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
     kinds = {}
     if _differ_only_by_build(x.engine_version, y.engine_version):
@@ -311,7 +311,7 @@ def _difference_if_unequal(kind: str, name: str, a: Any, b: Any) -> Iterable[dic
         yield {"kind": kind, "name": name, "a": a, "b": b}
 
 
-def _mapping_differences(
+def _differences_between_mappings(
     kind: str, a: Mapping[str, Any], b: Mapping[str, Any]
 ) -> Iterable[dict[str, Any]]:
     for name in dict.fromkeys([*b, *a]):
@@ -365,7 +365,7 @@ def _warn_of_incomparable_runs(
             yield from _warn_of_single_run(side, run)
         names: dict[str, None] = {}
         for other in runs[1:]:
-            found = _differences_within_sides(runs[0], other, paired)
+            found = _differences_between_runs_of_side(runs[0], other, paired)
             names.update((d["name"], None) for d in found if d["kind"] not in expected)
         if names:
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
@@ -379,7 +379,9 @@ def _warn_of_incomparable_runs(
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
 
 
-def _differences_within_sides(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
+def _differences_between_runs_of_side(
+    a: BenchResult, b: BenchResult, paired: bool
+) -> list[dict[str, Any]]:
     """Return the differences between the conditions of two runs of A, or of two runs of B. Each is
     a dict with "kind", "name", "a" and "b". The name of the preset is ignored, and so is the seed
     of paired runs, because each pair has its own seed."""

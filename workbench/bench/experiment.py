@@ -653,8 +653,8 @@ def _verdict_sentence(experiment: Experiment) -> str:
         return said
     first, second = experiment.spec.twins
     if machine.verdict in (BETTER, WORSE):
-        size = _unsigned_change_text(machine)
-        return f"{said}; {second} {_change_verb(machine)} than {first} by {size} with the same configuration"
+        verb, size = _verb_for_change_direction(machine), _unsigned_change_text(machine)
+        return f"{said}; {second} {verb} than {first} by {size} with the same configuration"
     seen = _measured_change_text(machine)
     return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
 
@@ -673,7 +673,7 @@ def _chosen_metric_change_sentence(experiment: Experiment) -> str:
         )
     of_metric = f"({_metric_title_of_change(change)}, {done} pairs)"
     seen = f"{_measured_change_text(change)} {of_metric}"
-    claim = f"B {_change_verb(change)} by {_unsigned_change_text(change)} {of_metric}"
+    claim = f"B {_verb_for_change_direction(change)} by {_unsigned_change_text(change)} {of_metric}"
     if experiment.state == SeriesState.RUNNING:
         return f"so far {seen}"
     if experiment.state != SeriesState.DONE:
@@ -726,6 +726,6 @@ def _metric_title_of_change(change: MetricChange) -> str:
     return change.metric.replace("_ms.", " ").replace("_", " ")
 
 
-def _change_verb(change: MetricChange) -> str:
+def _verb_for_change_direction(change: MetricChange) -> str:
     lower, higher = _CHANGE_VERBS.get(change.metric, ("is lower", "is higher"))
     return higher if (change.change_pct or 0) > 0 else lower

@@ -182,14 +182,14 @@ def _position_of_speed_change(splits: Sequence[tuple[Runs, Runs]]) -> int | None
     """Return the position, in the order of measurement, of the first run with a new speed if all
     later runs have this speed too. None if slow and fast runs alternate. `splits` has (slower runs,
     faster runs) of A and of B."""
-    low, high = map(_run_positions, zip(*splits, strict=True))
+    low, high = map(_positions_in_measuring_order, zip(*splits, strict=True))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
             return min(after)
     return None
 
 
-def _run_positions(groups: Iterable[Runs]) -> list[int]:
+def _positions_in_measuring_order(groups: Iterable[Runs]) -> list[int]:
     """Return the positions of runs in the order of measurement."""
     return [run.run.place for run in chain.from_iterable(groups)]
 
@@ -203,7 +203,7 @@ def _steady_log_slope_per_run(arms: Sequence[Runs]) -> float:
         return 0.0
     points = []
     for arm in arms:
-        mean_place, mean_log = fmean(_run_positions([arm])), _mean_log_metric(arm)
+        mean_place, mean_log = fmean(_positions_in_measuring_order([arm])), _mean_log_metric(arm)
         for run in arm:
             place = run.run.place
             points.append((place, place - mean_place, run.log_of_metric - mean_log))
@@ -227,7 +227,7 @@ def _steady_log_slope_per_run(arms: Sequence[Runs]) -> float:
 
 def _steps_from_first_to_last_run(arms: Sequence[Runs]) -> int:
     """Return the number of steps from the first run to the last one."""
-    places = _run_positions(arms)
+    places = _positions_in_measuring_order(arms)
     return max(places) - min(places)
 
 

@@ -142,7 +142,7 @@ async def run_command(
         return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
         ended.cancel()
-        await asyncio.shield(_end_command(watcher))
+        await asyncio.shield(_end_watched_command(watcher))
 
 
 class _WatchedCommand(NamedTuple):
@@ -177,11 +177,11 @@ async def _start_watched_command(
         try:
             started = await _read_watcher_message(watcher)
         except BaseException:
-            await asyncio.shield(_end_command(watcher))
+            await asyncio.shield(_end_watched_command(watcher))
             raise
         if "unix_s" in started:
             return _WatchedCommand(watcher, read_end, started["unix_s"])
-        await _end_command(watcher)
+        await _end_watched_command(watcher)
         code = int(started.get("error", errno.EIO))
         why = "not found on this machine's PATH" if code == errno.ENOENT else os.strerror(code)
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -231,7 +231,7 @@ async def _wait_for_exit_code_and_duration_s(
         transport.close()
 
 
-async def _end_command(watcher: LocalProcess) -> None:
+async def _end_watched_command(watcher: LocalProcess) -> None:
     assert watcher.stdin is not None
     watcher.stdin.close()
     try:

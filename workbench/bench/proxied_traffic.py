@@ -224,7 +224,7 @@ class _Connection:
         asked, reader = self.asked[0], self._answer
         part = reader.feed(data)
         if asked.method == "HEAD" and reader.status:  # its length is that of no body
-            self._end_exchange(at_s, whole=True)
+            self._end_oldest_exchange(at_s, whole=True)
             return part + reader.rest
         if asked.body is not None:
             self._answered_bytes += len(part)
@@ -234,7 +234,7 @@ class _Connection:
         if not reader.complete:
             return b""
         rest = reader.rest
-        self._end_exchange(at_s, whole=True)
+        self._end_oldest_exchange(at_s, whole=True)
         return rest
 
     def end_exchanges(self, at_s: float) -> None:
@@ -244,11 +244,11 @@ class _Connection:
             with contextlib.suppress(HttpError):
                 self._answer.end_at_closed_connection()
                 whole = True
-            self._end_exchange(at_s, whole=whole)
+            self._end_oldest_exchange(at_s, whole=whole)
         while self.asked:
-            self._end_exchange(at_s, whole=False)
+            self._end_oldest_exchange(at_s, whole=False)
 
-    def _end_exchange(self, at_s: float, *, whole: bool) -> None:
+    def _end_oldest_exchange(self, at_s: float, *, whole: bool) -> None:
         asked, reader = self.asked.popleft(), self._answer
         answered, self._answered, self._answered_bytes = self._answered, [], 0
         self._answer = ResponseReader()

@@ -137,7 +137,7 @@ class ConnectionRelay:
         self._number += 1
         joined = _JoinedConnections(self._number, self._addresses)
         self._joined[joined.number] = joined
-        self._attach_socket(joined.client, client)
+        self._attach_socket_to_end(joined.client, client)
         self._connect_to_server(joined)
 
     def _resume_accepting(self) -> None:
@@ -175,7 +175,7 @@ class ConnectionRelay:
                 return error.errno or errno.EMFILE
             # the kernel gives up by itself: this loop needs no clock
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _CONNECT_MS)
-            self._attach_socket(server, opening)
+            self._attach_socket_to_end(server, opening)
         code = opening.connect_ex(address)
         if code in _OPENING:  # it may be done meanwhile
             code = opening.connect_ex(address)
@@ -183,13 +183,13 @@ class ConnectionRelay:
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         return code
 
-    def _attach_socket(self, end: _ConnectionEnd, sock: socket.socket) -> None:
+    def _attach_socket_to_end(self, end: _ConnectionEnd, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.socket = sock
-        self._acts[sock.fileno()] = partial(self._handle_events, end)
+        self._acts[sock.fileno()] = partial(self._handle_events_of_end, end)
 
-    def _handle_events(self, end: _ConnectionEnd, events: int) -> None:
+    def _handle_events_of_end(self, end: _ConnectionEnd, events: int) -> None:
         joined = end.joined
         if joined.addresses:
             self._connect_to_server(joined)

@@ -262,10 +262,10 @@ class Warmup:
             self._per_token.append((record.end_us, record.output_tokens or 1))
             windows, rest = divmod(len(self._per_token), self.window)
             if windows >= 2 and not rest:
-                self._update_steadiness()
+                self._compare_last_two_windows()
         return self.steady and self._seen >= self._least
 
-    def _update_steadiness(self) -> None:
+    def _compare_last_two_windows(self) -> None:
         before = self._mean_time_per_token_us(-2 * self.window, -self.window)
         last = self._mean_time_per_token_us(-self.window, None)
         self._apart = abs(last / before - 1) if before > 0 else math.inf

@@ -102,7 +102,7 @@ def sure_and_possible_attainment_pct(
     return round(100 * sure / many, 4), round(100 * may / many, 4)
 
 
-def absent_slo_reasons(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
+def reason_by_absent_slo_metric(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
     """Return {field of BenchSummary: reason} for what `slo_metric_values` could not compute."""
     if not slo:
         return {}

@@ -20,7 +20,7 @@ from workbench.bench.result_validity import (
     result_notes,
 )
 from workbench.bench.slo_attainment import (
-    absent_slo_reasons,
+    reason_by_absent_slo_metric,
     slo_metric_values,
     uncertain_attainment_notes,
 )
@@ -82,7 +82,7 @@ def summarize(
     metrics = _metrics_of_whole_run(good, duration_s, facts.first_tokens) | _metrics_in_window(
         good, window
     )
-    metrics |= _latencies_from_schedule(good)
+    metrics |= _latency_distributions_from_schedule(good)
     metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
     uncertainties = _latency_uncertainties(good, facts)
     withheld = {
@@ -103,9 +103,9 @@ def summarize(
         energy_j=None,
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
-        absent=_absent_metric_reasons(spec, good, metrics)
+        absent=_reason_by_absent_metric(spec, good, metrics)
         | withheld
-        | absent_slo_reasons(spec.slo, slo),
+        | reason_by_absent_slo_metric(spec.slo, slo),
         notes=(
             *result_notes(spec, counted, facts, window),
             *_uncertainty_notes(uncertainties),
@@ -173,7 +173,7 @@ def _prompt_tok_per_s_in_window(good: Sequence[RequestRecord], window: Window) -
     return round(inside / window.seconds, 4) if window.seconds > 0 else None
 
 
-def _latencies_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
+def _latency_distributions_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
     """Return {metric name: distribution} for the metrics that begin at a request's scheduled time.
     All of them are None without a request rate, because requests then have no scheduled times."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
@@ -246,7 +246,7 @@ def _reasons_of_withheld_latencies(
     }
 
 
-def _absent_metric_reasons(
+def _reason_by_absent_metric(
     spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]
 ) -> dict[str, str]:
     """Return {metric name: reason} for the energy metrics, which come later, and for each metric

@@ -87,9 +87,12 @@ def _find_knee_of_curve(known: Sequence[_MeasuredPoint]) -> Knee:
         return Knee(None, _too_few_points_text(known))
     best = _point_with_most_throughput(known)
     if any(p.point.tok_per_joule is None for p in known):
-        return Knee(None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known))
+        return Knee(
+            None,
+            "no knee: tok/J is not known at every value; " + _where_throughput_flattens_text(known),
+        )
     first, last = min(known, key=_setting_value), max(known, key=_setting_value)
-    efficient = _most_efficient_text(known, best)
+    efficient = _best_tok_per_joule_text(known, best)
     if len(_points_within_throughput_loss(known, FLAT_CURVE_SHARE)) == len(known):
         text = (
             f"no knee: tok/s is flat within {_format_share_as_percent(FLAT_CURVE_SHARE)} from {first.label} to "
@@ -113,7 +116,7 @@ def _find_knee_of_curve(known: Sequence[_MeasuredPoint]) -> Knee:
     )
     if knee == first:
         text += "; this is the lowest value measured, and a lower one may be better"
-    return Knee(knee.place, "; ".join([text, _flat_curve_text(known), efficient]))
+    return Knee(knee.place, "; ".join([text, _where_throughput_flattens_text(known), efficient]))
 
 
 def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
@@ -179,7 +182,7 @@ def _too_few_points_text(known: Sequence[_MeasuredPoint]) -> str:
     )
 
 
-def _flat_curve_text(known: Sequence[_MeasuredPoint]) -> str:
+def _where_throughput_flattens_text(known: Sequence[_MeasuredPoint]) -> str:
     lowest = min(_points_within_throughput_loss(known, FLAT_CURVE_SHARE), key=_setting_value)
     label, power_w = lowest.label, lowest.point.power_w
     if lowest.x == max(map(_setting_value, known)):
@@ -191,7 +194,7 @@ def _flat_curve_text(known: Sequence[_MeasuredPoint]) -> str:
     )
 
 
-def _most_efficient_text(known: Sequence[_MeasuredPoint], best: _MeasuredPoint) -> str:
+def _best_tok_per_joule_text(known: Sequence[_MeasuredPoint], best: _MeasuredPoint) -> str:
     most = max(known, key=attrgetter("tok_per_joule"))
     least = min(p.tok_per_joule for p in known)
     if least >= (1 - MAX_SETTING_LOSS_SHARE) * most.tok_per_joule:

@@ -67,8 +67,8 @@ def is_conversation(entry: Any) -> bool:
     return isinstance(entry, dict) and not entry.keys().isdisjoint(_CONVERSATION_FIELDS)
 
 
-def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
-    """Return the requests of one conversation: one for each answered question. `number` is the
+def _requests_of_conversation(entry: Any, first_index: int) -> list[Turn]:
+    """Return the requests of one conversation: one for each answered question. `first_index` is the
     index of the first of them in the trace. Raises ValueError for an entry that is no
     conversation."""
     if not is_conversation(entry):
@@ -88,7 +88,7 @@ def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
         if answers and asked and text.strip():
             answer_tokens = estimate_tokens(text)
             turns.append(Turn(before, answer_tokens, new, tokens, reused))
-            before, reused = number + len(turns) - 1, tokens
+            before, reused = first_index + len(turns) - 1, tokens
             new = []
         elif answers and not turns:
             continue  # an answer to a question that the file does not have

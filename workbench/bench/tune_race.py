@@ -146,7 +146,7 @@ def select_second_block_entries(
     best = max(gains.values(), default=0.0)
     if start_keeps_limits:
         best = max(0.0, best)
-    least = best - SURE_STANDARD_DEVIATIONS * one_block_log_gain_std(noise)
+    least = best - SURE_STANDARD_DEVIATIONS * std_of_log_gain_in_block(noise)
     chosen = [entry for entry in ranked if gains[entry] >= least][:max_entries]
     if max_entries < 2:
         return chosen
@@ -158,7 +158,7 @@ def select_second_block_entries(
     return chosen
 
 
-def one_block_log_gain_std(noise: Noise) -> float:
+def std_of_log_gain_in_block(noise: Noise) -> float:
     """Return the standard deviation of a gain that one block has shown, as a logarithm."""
     of_one = noise.server_pct**2 + noise.run_pct**2 / RUNS_PER_RACE_START
     return math.sqrt(2 * of_one) / 100

@@ -115,18 +115,18 @@ def _run_in_one_process(
     endpoint: Endpoint,
     key: str | None,
     output: WorkerOutput,
-    wake: int,
+    wake_fd: int,
     processes: int,
     partial_result_reasons: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from this process alone. Return the message that ends the run: a summary, or
-    the reason why the run was stopped. A signal makes the descriptor `wake` readable and stops the
+    the reason why the run was stopped. A signal makes the descriptor `wake_fd` readable and stops the
     run. After a stop for a reason in `partial_result_reasons`, the message is a summary of the requests
     measured so far, if any succeeded."""
 
     client = Client(spec, endpoint, key, output.write_record)
     _stop_when_parent_ends(client)
-    run_client(client, output, wake)
+    run_client(client, output, wake_fd)
     reports = [client.report()]
     return final_message(
         spec, reports, client.counted, client.warmups, client.stopped, partial_result_reasons
@@ -138,12 +138,12 @@ def _run_in_several_processes(
     endpoint: Endpoint,
     key: str | None,
     output: WorkerOutput,
-    wake: int,
+    wake_fd: int,
     processes: int,
     partial_result_reasons: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from several processes. Return the message that ends the run: a summary, or the
-    reason why the run was stopped. A signal makes the descriptor `wake` readable and stops the run.
+    reason why the run was stopped. A signal makes the descriptor `wake_fd` readable and stops the run.
     After a stop for a reason in `partial_result_reasons`, the message is a summary of the requests measured so
     far, if any succeeded."""
     from workbench.bench.several_processes import SharedRun
@@ -152,20 +152,20 @@ def _run_in_several_processes(
     _stop_when_parent_ends(run)
 
     def stop_run(_: int) -> None:
-        run.unwatch(wake)
+        run.unwatch(wake_fd)
         run.stop(ENDED_BY_SIGNAL)
 
-    run.watch(wake, READABLE, stop_run)
+    run.watch(wake_fd, READABLE, stop_run)
     return run.run()
 
 
-def _read_request_line(wake: int) -> bytes | None:
+def _read_request_line(wake_fd: int) -> bytes | None:
     """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is
-    complete. A signal makes the descriptor `wake` readable."""
+    complete. A signal makes the descriptor `wake_fd` readable."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([0, wake], [], [])
-        if wake in ready:
+        ready, _, _ = select.select([0, wake_fd], [], [])
+        if wake_fd in ready:
             return None
         piece = os.read(0, 65536)
         if not piece:

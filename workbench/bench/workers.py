@@ -111,7 +111,7 @@ class LocalWorker:
 
     def __init__(self, process: LocalProcess, kept: KeptResult | None = None) -> None:
         self.process, self.kept = process, kept
-        self._stderr = asyncio.ensure_future(_stderr_tail(process.stderr))
+        self._stderr = asyncio.ensure_future(_read_stderr_tail(process.stderr))
 
     @classmethod
     async def start(cls, result_path: Path | None = None) -> LocalWorker:
@@ -329,7 +329,7 @@ def _client_died_error(code: int, stderr: str) -> BenchError:
     )
 
 
-async def _stderr_tail(stream: asyncio.StreamReader | None) -> bytes:
+async def _read_stderr_tail(stream: asyncio.StreamReader | None) -> bytes:
     kept = b""
     while stream is not None and (piece := await stream.read(4096)):
         kept = (kept + piece)[-_KEPT_STDERR_BYTES:]

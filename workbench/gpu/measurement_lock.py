@@ -239,7 +239,8 @@ async def _record_and_report_others(
     and report each begin through `report`."""
     async for line in lines:
         answer = _parse_holder_line(line)
-        joined, left = (_owner_from_json(answer.get(name)) for name in ("joined", "left"))
+        joined = _owner_from_json(answer.get("joined"))
+        left = _owner_from_json(answer.get("left"))
         if joined is not None:
             who = others.record_start_and_describe_owner(joined)
             report(f"{host} is measured by somebody else at the same time: {who}")

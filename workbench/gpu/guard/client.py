@@ -343,7 +343,7 @@ def _round_age_s(rounds: str) -> float | None:
     boot, in seconds: now, and of that round. None if the guard has written no time, or if one of
     them is not a number."""
     now, _, then = rounds.partition(" ")
-    now_s, then_s = (parse_decimal(text, 0, MOST_UPTIME_S) for text in (now, then))
+    now_s, then_s = parse_decimal(now, 0, MOST_UPTIME_S), parse_decimal(then, 0, MOST_UPTIME_S)
     if now_s is None or then_s is None:
         return None
     return max(0.0, float(now_s) - float(then_s))

@@ -148,12 +148,13 @@ def parse_entry(data: Mapping[str, Any]) -> JournalEntry:
     """Return the journal entry with the fields in `data`, a dict that `as_json` returned, possibly
     in another version of Workbench. Fields that this version does not know become `more`. Raises
     TypeError or KeyError if a field is missing."""
-    known = {name: value for name, value in data.items() if name in _FIELDS}
+    more = dict(data)
+    known = {name: more.pop(name) for name in _FIELDS & data.keys()}
     setting = data["setting"]
     for name in ("before", "now"):
         known[name] = parse_stored_value(setting, data[name])
     known["over"] = tuple(parse_stored_value(setting, value) for value in data.get("over") or ())
-    return JournalEntry(**known, more={k: v for k, v in data.items() if k not in _FIELDS})
+    return JournalEntry(**known, more=more)
 
 
 _FIELDS = frozenset(f.name for f in fields(JournalEntry)) - {"more"}
@@ -419,7 +420,7 @@ def _journal_from_answer(answer: JournalAnswer, path: str, host: str) -> Journal
     if "error" in answer:
         raise _unusable_journal_error("read", path, host, answer)
     register = parse_register(answer.get("register"))
-    boot_id, started, text = (answer.get(name) for name in ("boot_id", "driver_start", "text"))
+    boot_id, started, text = answer.get("boot_id"), answer.get("driver_start"), answer.get("text")
     known = Journal(
         clean_text(str(boot_id)),
         others=register.others,

@@ -92,7 +92,7 @@ async def store_effect_texts(
     """Store on the host, for each changed setting, the short text that says whether it has an
     effect. Raises FileError if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
-    for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
+    for uuid, index in _gpu_indices_by_uuid(alterations).items():
         if short := [text for i, text in findings if i == index]:
             kept[uuid] = {"of": _identities_of_alterations(uuid, alterations), "short": short}
     await host.write_file(f"{await host.state_dir()}/{FINDINGS_FILE}", json.dumps(kept).encode())
@@ -109,13 +109,17 @@ async def read_effect_texts(host: Host, alterations: Sequence[Alteration]) -> Ef
     if not isinstance(kept, dict):
         return ()
     found: list[tuple[int, str]] = []
-    for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
+    for uuid, index in _gpu_indices_by_uuid(alterations).items():
         one = kept.get(uuid)
         if isinstance(one, dict) and one.get("of") == _identities_of_alterations(uuid, alterations):
             short = one.get("short")
             if isinstance(short, list):
                 found += [(index, text) for text in short if _is_short_effect_text(text)]
     return tuple(sorted(found))
+
+
+def _gpu_indices_by_uuid(alterations: Sequence[Alteration]) -> dict[str, int]:
+    return {a.gpu_uuid: a.gpu_index for a in alterations}
 
 
 def _identities_of_alterations(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:

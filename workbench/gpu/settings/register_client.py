@@ -100,5 +100,6 @@ def _parse_lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChan
 
 
 def _claim_with_parsed_values(claim: SettingClaim) -> SettingClaim:
-    before, now = (parse_stored_value(claim.setting, value) for value in (claim.before, claim.now))
+    before = parse_stored_value(claim.setting, claim.before)
+    now = parse_stored_value(claim.setting, claim.now)
     return claim._replace(before=before, now=now)

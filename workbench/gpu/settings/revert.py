@@ -153,17 +153,18 @@ async def drop_forged_claims_and_explain(
     """Return (the journal without claims whose users cannot have set the value, {(GPU UUID, key):
     text about such a claim on that setting})."""
     keys = state.gpus_and_settings
-    asked = [
-        c for c in state.others if c.gpu_and_setting in keys and SETTINGS[c.setting].easily_forged
-    ]
-    may = {c: await can_claimant_set_value(host, rights, c) for c in asked}
+    may = {
+        c: await can_claimant_set_value(host, rights, c)
+        for c in state.others
+        if c.gpu_and_setting in keys and SETTINGS[c.setting].easily_forged
+    }
     kept = claims.drop_forged_claims(state.others, keys, may.__getitem__)
-    doubted = [c for c in state.others if c not in kept]
     simulated = (await host.facts()).simulated is not None
     refusal = _CANNOT_WRITE_TEXT if simulated else _REFUSED_BY_SUDO_TEXT
     doubts = {
         c.gpu_and_setting: f"{c.by} claims {value_text(c.setting, c.now)}, but {refusal.format(c.by)}"
-        for c in doubted
+        for c in state.others
+        if c not in kept
     }
     return replace(state, others=kept), doubts
 
@@ -300,11 +301,11 @@ def _entries_to_revert(
         entries = [entry for entry in entries if entry.setting in settings]
     if gpu is None:
         return list(entries)
-    if str(gpu) == HOST:
-        return [e for e in entries if e.gpu_uuid == HOST]
-    here = [i.uuid for i in now.telemetry.infos if str(gpu) in (str(i.index), i.uuid)]
-    gone = [e.gpu_uuid for e in entries if str(gpu) in (str(e.gpu_index), e.gpu_uuid)]
-    uuid = (here or gone or [select_gpus(str(gpu), now.telemetry)[0].uuid])[0]
+    uuid = HOST
+    if str(gpu) != HOST:
+        here = [i.uuid for i in now.telemetry.infos if str(gpu) in (str(i.index), i.uuid)]
+        gone = [e.gpu_uuid for e in entries if str(gpu) in (str(e.gpu_index), e.gpu_uuid)]
+        uuid = (here or gone or [select_gpus(str(gpu), now.telemetry)[0].uuid])[0]
     return [e for e in entries if e.gpu_uuid == uuid]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import items_as_json, print_json_or_lines, print_message
+from workbench.cli.output import items_as_json, print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.questions import can_prompt, prompt_for_sudo_password
 from workbench.cli.registry import command, option
 from workbench.cli.servers import wait_for_ready_run_id
@@ -94,10 +94,7 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
 
 def _verification_lines(found: Verification) -> Iterator[str]:
     if found.target:
-        yield (
-            f"{found.target}: {found.seconds:g} s under "
-            f"load{'  SIMULATED' if found.simulated else ''}"
-        )
+        yield (f"{found.target}: {found.seconds:g} s under load{simulated_suffix(found.simulated)}")
     for line in found.verdict_lines:
         yield f"  {line}" if found.target else line
     for source in found.trap_source_texts:

@@ -57,7 +57,7 @@ async def print_plan(arguments: argparse.Namespace) -> int:
             (node, mask_command(found)) for node, found in session.plans.editor.node_commands()
         ]
         simulated = session.state.simulated
-    launch = view.command
+    launch = command_json(view.command) if view.command else {}
     if arguments.json:
         print_json(
             {
@@ -65,10 +65,10 @@ async def print_plan(arguments: argparse.Namespace) -> int:
                 "engine": planned.engine,
                 "model": planned.model,
                 "variables": variables_json(view.plan),
-                "argv": list(launch.argv) if launch else None,
-                "env": dict(launch.env) if launch else {},
-                "files": dict(launch.files) if launch else {},
-                "workdir": launch.workdir if launch else None,
+                "argv": launch.get("argv"),
+                "env": launch.get("env", {}),
+                "files": launch.get("files", {}),
+                "workdir": launch.get("workdir"),
                 "run_as": view.plan.run_as,
                 "run_options": dict(view.plan.run_options),
                 "run_command": command_json(view.run_command) if view.run_command else None,

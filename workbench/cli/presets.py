@@ -4,7 +4,7 @@ an engine."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,14 +76,20 @@ def show_preset(arguments: argparse.Namespace) -> int:
 
 
 def _preset_lines(preset: Preset) -> Iterator[str]:
+    yield f"{preset.id}: {preset.title}\n\n{preset.summary}\n"
+    yield from preset_section_lines(preset)
+
+
+def preset_section_lines(preset: Preset, left_out: Collection[str] = ()) -> Iterator[str]:
+    """Yield the lines of the sections of a preset, without those whose label is in `left_out`."""
     from workbench.store.preset_text import preset_sections
 
-    yield f"{preset.id}: {preset.title}\n\n{preset.summary}\n"
     for section in preset_sections(preset):
         if section.title:
             yield f"\n{section.title}:"
         for line in section.lines:
-            yield f"{line.label:<10}{line.text}" if line.label else f"  {line.text}"
+            if line.label not in left_out:
+                yield f"{line.label:<10}{line.text}" if line.label else f"  {line.text}"
 
 
 @command(

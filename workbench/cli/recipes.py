@@ -20,6 +20,7 @@ from workbench.cli.output import (
     items_as_json,
     print_json,
     print_line,
+    print_lines,
     print_message,
 )
 from workbench.cli.questions import require_confirmation
@@ -148,16 +149,11 @@ async def _confirm_preset_save(arguments: argparse.Namespace, preset_id: str) ->
 
 
 def _print_imported_recipe(imported: ImportedRecipe) -> None:
-    from workbench.store.preset_text import preset_sections
+    from workbench.cli.presets import preset_section_lines
 
     if imported.preset is not None:
         print_line(f"{imported.preset_id}: {imported.preset.title}\n")
-        for section in preset_sections(imported.preset):
-            lines = [line for line in section.lines if line.label not in ("benchmark", "baseline")]
-            if section.title:
-                print_line(f"\n{section.title}:")
-            for line in lines:
-                print_line(f"{line.label:<10}{line.text}" if line.label else f"  {line.text}")
+        print_lines(preset_section_lines(imported.preset, ("benchmark", "baseline")))
     for finding in imported.findings:
         print_message(f"  {format_finding_line(finding)}")
     if imported.preset is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.experiment_text import experiment_if_changed
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, YES
@@ -161,7 +161,7 @@ def _unfinished_night_text(night: Night) -> str:
 
 
 def _host_text_with_simulated_suffix(watch: Watch) -> str:
-    return f"{watch.host_text}  SIMULATED" if watch.simulate else watch.host_text
+    return f"{watch.host_text}{simulated_suffix(bool(watch.simulate))}"
 
 
 @command(

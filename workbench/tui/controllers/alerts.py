@@ -67,7 +67,8 @@ class AlertController(Controller):
         self.session.alerts.raise_test_alert()
 
     def toggle_all_alert_rules(self) -> None:
-        """Turn the bell, the mark and the title on for all rules, or set them as before."""
+        """Turn the bell, the mark and the title on for all rules. If they are on already, set them
+        back to what they were before."""
         alerts = self.session.alerts
         on = not alerts.are_all_on
 

@@ -193,7 +193,7 @@ def _total_power_scale_top_w(host: FleetHost) -> float:
 
 def label_and_gpus_title(host: FleetHost) -> str:
     """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO
-    6000 96G"."""
+    6000 96G". Return only the label if the GPUs have not been read."""
     telemetry = host.telemetry
     if telemetry is None:
         return host.label

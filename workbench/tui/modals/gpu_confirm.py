@@ -215,8 +215,8 @@ def _gpu_name_rows(state: SessionState, gpu_indexes: Sequence[int], is_detailed:
 def _fitting_processes_text(
     processes: Sequence[tuple[int, str]], origin_text: str, width: int
 ) -> str:
-    """Return one line with as many of the processes, each (pid, name), as have room. If there is
-    none for even one, return how many there are."""
+    """Return one line with as many of the processes, pairs (pid, name), as fit into `width` cells,
+    and who started them. If not even one fits, return only their number."""
     most = len(processes)
     for shown in range(most, 0, -1):
         names = ", ".join(f"{pid} {what}" for pid, what in processes[:shown])

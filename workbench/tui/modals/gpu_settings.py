@@ -43,7 +43,7 @@ class RequestedSettings(NamedTuple):
 def parse_settings_form(values: Values, gpu_count: int) -> RequestedSettings:
     """Return the settings, the GPU and the trial time from the texts in the form, without the
     settings whose fields are empty. `gpu_count` is the number of GPUs on the host. Raise InputError
-    for an invalid field."""
+    for an invalid field, or if the fields of all settings are empty."""
     gpu = parse_gpu_index(values, gpu_count)
     trial_s = parse_positive_number(values, "trial", "trial", "s")
     settings = GpuSettings()

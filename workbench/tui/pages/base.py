@@ -26,8 +26,8 @@ class Page(Scrolled):
     """A page to read. `keys` is a function that returns the page's keys that work now, as {key:
     (label, function)}. It is called again after each change of the session's state.
 
-    Of the keys of the main screen only those of ON_PAGES work too, but for the keys in `OWN`, which
-    belong to the page even while `keys` does not return them.
+    The keys of the main screen that ON_PAGES names work too, except those in `OWN`: these belong to
+    the page even while `keys` does not return them.
     """
 
     OWN: ClassVar[str] = ""

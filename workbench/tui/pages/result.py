@@ -65,7 +65,7 @@ def result_rows(
 
 def result_load_text(result: BenchResult) -> str:
     """Return the load of a result in one line: profile, streams, requests, prompts, warm-up and
-    client."""
+    client. If the load was a command of the user, return that command."""
     spec = result.spec
     if spec.command:
         return shlex.join(spec.command)

@@ -429,7 +429,7 @@ def begun_and_planned_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 
 
 def count_done_and_total_runs(e: Experiment) -> tuple[int, int]:
-    """Return (number of completed runs, number of completed and planned runs). Runs that the
+    """Return (number of completed runs, number of all runs, those planned included). Runs that the
     experiment has dropped or discarded are not counted."""
     count = Counter[str](run.state for run in begun_and_planned_runs(e))
     return count["done"], count.total() - count["dropped"] - count["discarded"]

@@ -69,9 +69,10 @@ class GraphCache:
         height: int,
         keys: Collection[Key],
     ) -> Graph:
-        """Return the graph that `make` makes of a window and of the drawn rows before it. The cells
-        of its past are those that were drawn before. `name` names the graph and everything else
-        that its past depends on. `keys` are the metrics that it shows."""
+        """Return the graph of a window. `make` gets a part of the window and the drawn rows before
+        that part, so that cells which were drawn earlier are not made again. `name` identifies the
+        graph and everything else on which its past cells depend. `keys` are the keys in the history
+        of the metrics that it shows."""
         if window.per_cell == 1 or window.cursor is not None:
             return make(window, ())
         shape = (window.count, window.cell_s, height, self._history.revision)

@@ -70,8 +70,8 @@ def starting_server(state: SessionState) -> ServerStatus | None:
 
 
 def describe_server_start(server: ServerStatus, state: SessionState) -> RunningWork:
-    """Return the row about a server that is starting. The time left is estimated from the newest
-    start of the same engine and model that became READY."""
+    """Return the texts of the row about a server that is starting. The time left is estimated from
+    the newest start of the same engine and model that became READY."""
     same = (s for s in state.servers if (s.engine, s.model) == (server.engine, server.model))
     starts_s = (one.ready_after_s for one in same if one.ready_after_s is not None)
     usual_s = next(starts_s, None)  # newest first, as the state lists the servers
@@ -88,8 +88,8 @@ def describe_server_start(server: ServerStatus, state: SessionState) -> RunningW
 
 
 def describe_bench(state: SessionState) -> RunningWork:
-    """Return the row about the running benchmark. The time left is estimated from the completed
-    requests or the elapsed seconds."""
+    """Return the texts of the row about the running benchmark. The time left is estimated from the
+    completed requests or the elapsed seconds."""
     p, seconds = state.bench.progress, state.bench.time_limit_s
     if p is None:
         return RunningWork("benchmark", "starting", key="K", stops="cancels")
@@ -123,7 +123,7 @@ def _estimate_remaining_s_and_fraction(
 
 
 def describe_quality_comparison(view: QualityView) -> RunningWork:
-    """Return the row about the running comparison of answers."""
+    """Return the texts of the row about the running comparison of answers."""
     if view.stopping:
         return RunningWork("comparison of answers", "stopping, servers are restored")
     if not view.total or not view.step:
@@ -136,7 +136,7 @@ def describe_quality_comparison(view: QualityView) -> RunningWork:
 
 
 def describe_model_work(work: ModelWorkView) -> RunningWork:
-    """Return the row about the running copy, download or hashing of a model."""
+    """Return the texts of the row about the running copy, download or hashing of a model."""
     from workbench.model.model_copy import size_text  # not for the first frame
 
     if not work.total:
@@ -153,7 +153,7 @@ def describe_model_work(work: ModelWorkView) -> RunningWork:
 
 
 def describe_measurement_of_others(owner: MeasurementOwner) -> RunningWork:
-    """Return the row about the measurement of another Workbench on this host."""
+    """Return the texts of the row about the measurement of another Workbench on this host."""
     what = owner.what
     if owner.since_unix_s is not None:
         what = f"since {time_of_day_text(owner.since_unix_s)}: {what}"
@@ -213,7 +213,8 @@ class ProgressRows(Painted):
         return None
 
     def _describe_series(self, state: SessionState) -> RunningWork | None:
-        """Return the row about the running experiment or sweep; None if neither is running."""
+        """Return the texts of the row about the running experiment or sweep; None if neither is
+        running."""
         experiment, sweep = state.experiment, state.sweep
         now, remaining_s = bench_progress_text(state), self.series_remaining_s(state)
         if experiment is not None and experiment.state == "running":
@@ -238,8 +239,8 @@ class ProgressRows(Painted):
         return RunningWork(what, how_far, left, done / max(1, count), "K")
 
     def _describe_load_check_or_bench(self, state: SessionState) -> RunningWork | None:
-        """Return the row about the running check of GPU settings, or about the running or waiting
-        benchmark; None if there is none."""
+        """Return the texts of the row about the running check of GPU settings, or about the running
+        or waiting benchmark; None if there is none."""
         if self.counted is not None:
             what, began, seconds = self.counted
             done = min(seconds, time.monotonic() - began)

@@ -164,7 +164,8 @@ def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: 
 
 
 def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -> Row:
-    """Return the time left of a running sweep, or, in `max_cells` cells, why it is not known."""
+    """Return the time left of a running sweep or, if it is not known and `max_cells` cells have room
+    for that, when it will be; () otherwise."""
     text = sweep_remaining_time_text(s, remaining_s)
     if text and remaining_s is not None:
         return ((f"{text} ", "strong"),)
@@ -177,10 +178,10 @@ def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -
 def operating_map_rows(
     s: Sweep, width: int, height: int, server_rates: ServerRates | None = None
 ) -> list[Row]:
-    """Return the operating map of a search for users: what a GPU gives over what a user gets, in
-    tokens per second and, beside it, per joule. `server_rates` is where the server is now, as
-    tokens per second of a user and of a GPU. Return the plots of any other sweep, and of a search
-    whose GPUs were not read."""
+    """Return the operating map of a search for users: a plot of the tokens per second of a GPU over
+    those of a user, and beside it one of the tokens per joule. `server_rates` are the present rates
+    of the server, drawn as a point; None for no point. For any other sweep, and for a search whose
+    GPUs were not read, return the rows of `sweep_plot_rows`."""
     found = operating_map_from_sweep(s)
     if found is None or s.sweep_kind.counts != "user":
         return sweep_plot_rows(s, width, height)

@@ -343,8 +343,9 @@ def _explain_marks_and_list_unexplained(
 def _try_completing_mark_to_word(
     cells: list[Run], column: int, kind: EventKind, end_column: int
 ) -> bool:
-    """Complete a mark to a word, and return whether there was room. The end of a measurement may
-    follow its word; another mark behind a word would be read with it."""
+    """Complete a mark to a word, and return whether there was room. A cell without a mark must
+    follow the word, or the two would be read together. Only the word of a measurement may be
+    followed by a mark, that of its end."""
     spanned = kind
     if kind in _DURING_LOAD:
         spanned = EventKind.BENCH_BEGIN
@@ -425,9 +426,10 @@ PlacedLabel = tuple[int, Row]  # first column, text
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text about something on the time axis, which begins at the cell `column`. `texts` are its
-    forms as rows, the longest one first. The first `telling` forms tell enough. A label that gives
-    way takes only what room the others leave."""
+    """A text about something on the time axis at the cell `column`. `texts` are its forms as rows,
+    the longest one first. The first `telling` forms say enough: one of them that begins at its
+    column comes before a longer one that begins earlier. With `gives_way`, the label takes only the
+    room that the other labels leave."""
 
     column: int
     texts: tuple[Row, ...]

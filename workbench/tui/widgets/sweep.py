@@ -164,8 +164,8 @@ def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: 
 
 
 def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -> Row:
-    """Return the time left of a running sweep or, if it is not known and `max_cells` cells have room
-    for that, when it will be; () otherwise."""
+    """Return the time left of a running sweep. If it is not known, return when it will be, or () if
+    `max_cells` cells have no room for that."""
     text = sweep_remaining_time_text(s, remaining_s)
     if text and remaining_s is not None:
         return ((f"{text} ", "strong"),)

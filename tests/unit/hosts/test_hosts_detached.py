@@ -17,7 +17,7 @@ import pytest
 from support.procs import alive, eventually, with_argument
 
 from workbench.hosts import detached_process, shell_scripts
-from workbench.hosts.detached_process import DetachedProcess, ProcessStatus
+from workbench.hosts.detached_process import DetachedProcess, ProcessStatus, RunDirUsed
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError
 
@@ -481,3 +481,10 @@ def test_the_limit_of_open_files_is_raised_to_what_is_asked_and_never_lowered(
     assert [limits[0] for limits in soft] == [2048, 1024, 1024, soft[3][1]] and soft[3][
         1
     ] >= before[1]
+
+
+def test_a_run_that_another_caller_starts_again_is_in_use(tmp_path: Path) -> None:
+    """The other caller has moved the process id away, and now writes the token."""
+    (tmp_path / "token").touch()
+    with pytest.raises(RunDirUsed):
+        asyncio.run(detached_process.restart_in_run_dir(HOST, str(tmp_path), ["sleep", "63.3"]))

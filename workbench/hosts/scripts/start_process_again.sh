@@ -7,7 +7,6 @@
 dir=$1 ended=$2 before=$1/before-$2 start=$3
 shift 3
 umask 077
-{ IFS= read -r token <"$dir/token"; } 2>/dev/null || { echo "error write"; exit 1; }
 used() { echo "error used"; exit 1; }
 if [ -e "$dir/pid" ]; then
     # Of another process than the ended one: another caller has started it since.
@@ -18,7 +17,9 @@ else
     # Another caller has just moved the files of the ended process, or was killed while it did.
     [ -n "$(find "$dir" -prune -mmin +1)" ] || used
 fi
-mkdir -- "$before" 2>/dev/null || { [ -d "$before" ] && used; echo "error write"; exit 1; }
+# Another caller that has made the directory writes the token again: then it may be empty here.
+{ IFS= read -r token <"$dir/token" && mkdir -- "$before"; } 2>/dev/null ||
+    { [ -d "$before" ] && used; echo "error write"; exit 1; }
 for name in log pid starttime sid sid_starttime boot_id started exit exit.tmp ended; do
     [ ! -e "$dir/$name" ] || mv -f -- "$dir/$name" "$before/$name" || { echo "error write"; exit 1; }
 done

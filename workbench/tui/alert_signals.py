@@ -101,7 +101,8 @@ class AlertSignals:
             self._screen.set_timer(EVENT_TITLE_S, lambda: self._remove_alert_from_title(alert))
 
     def _remove_alert_from_title(self, alert: Alert) -> None:
-        """Remove an alert from the title, unless a later one of its rule and GPUs has replaced it."""
+        """Remove an alert from the title, unless a later one of its rule and GPUs has replaced
+        it."""
         if self._titles.get((alert.rule, alert.gpus)) is alert:
             del self._titles[alert.rule, alert.gpus]
             self._update_window_title()

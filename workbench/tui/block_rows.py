@@ -48,8 +48,8 @@ _ALERT_MARKS = {"rejected": ("x", "bad"), "failed": ("x", "bad")}  # and the rol
 
 
 def block_rows(blocks: Iterable[ShownBlock], width: int, *, show_all: bool = False) -> list[Row]:
-    """Return the blocks as rows of at most `width` cells. Plots are left out. With `show_all`, as on
-    a page of their own, folded details are shown, and a table that is wider than `width` becomes
+    """Return the blocks as rows of at most `width` cells. Plots are left out. With `show_all`, as
+    on a page of their own, folded details are shown, and a table that is wider than `width` becomes
     labels with texts, of which nothing is cut."""
     return [row for block in blocks for row in _rows_of_block(block, width, show_all)]
 
@@ -102,8 +102,8 @@ def _style_role_of_text(block: TextBlock) -> str:
 
 
 def _finding_rows(finding: FindingBlock, width: int) -> list[Row]:
-    """Return rows with a finding and, below it, its facts. A finding with a number has the colour of
-    its level, and a blank row at the end; any other finding has the sign of its level."""
+    """Return rows with a finding and, below it, its facts. A finding with a number has the colour
+    of its level, and a blank row at the end; any other finding has the sign of its level."""
     sign, role = LEVELS[finding.level]
     begin, text_role = f"{sign} ", "strong"
     below: list[Row] = []
@@ -170,9 +170,9 @@ def _table_rows(table: Table, width: int, show_all: bool) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A table for a given width, without the columns that have no room. `numeric` says which columns
-    are aligned right. `widths` has the width of each column but the last, with the blank cells
-    behind it. `last` is the least width of the last column."""
+    """A table for a given width, without the columns that have no room. `numeric` says which
+    columns are aligned right. `widths` has the width of each column but the last, with the blank
+    cells behind it. `last` is the least width of the last column."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -239,8 +239,8 @@ def _min_table_width(
     unwrapped: bool = False,
     gap: int = 1,
 ) -> int:
-    """Return how many cells the columns with the indexes `columns` need, with `gap` cells behind each
-    of them. If `unwrapped` is false, a text in the last column may be wrapped."""
+    """Return how many cells the columns with the indexes `columns` need, with `gap` cells behind
+    each of them. If `unwrapped` is false, a text in the last column may be wrapped."""
     widths = [_column_width(lines, column) + gap for column in columns]
     if not unwrapped and columns[-1] not in table.numeric:
         widths[-1] = min(widths[-1], _LEAST_TEXT)

@@ -159,8 +159,8 @@ class Bridge:
         self.session.gpu.guard.record_screen_drawn()  # a dead terminal must not keep GPU settings in force
 
     def _schedule_clock_drawing(self, next_s: float) -> None:
-        """Schedule the drawing of ages and elapsed times in `next_s` seconds, in place of the drawing
-        that was scheduled before."""
+        """Schedule the drawing of ages and elapsed times in `next_s` seconds, in place of the
+        drawing that was scheduled before."""
         if self._clock is not None:
             self._clock.cancel()
         self._clock = self._loop.call_later(next_s, self._draw_clock, context=self._context)

@@ -168,8 +168,8 @@ def _wrap_wide_text(text: str, width: int, indent: str) -> list[str]:
 
 
 def paragraph_rows(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
-    """Return `text` as rows in the style of `role`, wrapped as `wrap_text` does. `indent` begins each
-    continuation row."""
+    """Return `text` as rows in the style of `role`, wrapped as `wrap_text` does. `indent` begins
+    each continuation row."""
     return [((line, role),) for line in wrap_text(text, width, indent)]
 
 
@@ -327,8 +327,8 @@ class Painted(Widget):
     def make_rows_or_error_rows(
         self, make: Callable[..., Sequence[Row]], width: int, *other_sizes: int
     ) -> list[Row]:
-        """Return the rows of `make(width, *other_sizes)`. If `make` raises an exception, return rows
-        with its text and the file that has its traceback."""
+        """Return the rows of `make(width, *other_sizes)`. If `make` raises an exception, return
+        rows with its text and the file that has its traceback."""
         try:
             return list(make(width, *other_sizes))
         except Exception as error:

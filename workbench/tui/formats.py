@@ -61,8 +61,8 @@ def day_and_time_text(unix_s: float) -> str:
 
 
 def time_of_day_or_date_text(unix_s: float) -> str:
-    """Return the local time of day, as in "14:03:07". For another day than today, return the date and
-    the time without seconds."""
+    """Return the local time of day, as in "14:03:07". For another day than today, return the date
+    and the time without seconds."""
     import time
 
     at = day_and_time_text(unix_s)
@@ -96,15 +96,15 @@ def remaining_time_text(remaining_s: float | None) -> str:
 
 
 def gauge_text(fraction: float, cells: int) -> str:
-    """Return a bar of `cells` cells, such as ▓▓▓░░, for a fraction from 0 to 1. Any fraction above 0 has
-    at least one full cell."""
+    """Return a bar of `cells` cells, such as ▓▓▓░░, for a fraction from 0 to 1. Any fraction above
+    0 has at least one full cell."""
     full = max(int(fraction > 0), min(cells, round(fraction * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
 
 
 def bar_text(value: float | None, scale_max: float, cells: int) -> str:
-    """Return a bar of `cells` cells for `value` on a scale from 0 to `scale_max`, with blanks behind
-    its end. Return "" for a value or a scale of None or 0."""
+    """Return a bar of `cells` cells for `value` on a scale from 0 to `scale_max`, with blanks
+    behind its end. Return "" for a value or a scale of None or 0."""
     if not value or not scale_max:
         return ""
     return gauge_text(value / scale_max, cells).replace(G.bar_empty, " ")
@@ -127,7 +127,8 @@ def bench_progress_text(state: SessionState) -> str:
 
 
 def is_load_check_running(state: SessionState) -> bool:
-    """Return whether the load that is running now is a check of GPU settings, and not a benchmark."""
+    """Return whether the load that is running now is a check of GPU settings, and not a
+    benchmark."""
     return VERIFYING_SETTINGS in state.busy
 
 
@@ -161,8 +162,8 @@ def throughput_change_and_role(row: BenchRow, base: BenchRow | None) -> tuple[st
 
 
 def flag_default_text(value: object) -> str:
-    """Return the default of a flag as `flag_value_text` does; "-" also for an empty text, which most
-    engines treat as no value."""
+    """Return the default of a flag as `flag_value_text` does; "-" also for an empty text, which
+    most engines treat as no value."""
     return "-" if value == "" else flag_value_text(value)
 
 
@@ -187,7 +188,8 @@ def flag_value_text(value: object) -> str:
 
 
 def path_end_text(path: str, width: int) -> str:
-    """Return the end of `path` in at most `width` cells, because long paths differ at their ends."""
+    """Return the end of `path` in at most `width` cells, because long paths differ at their
+    ends."""
     return path if len(path) <= width else "…" + path[len(path) - width + 1 :]
 
 

@@ -97,7 +97,8 @@ _PLAIN = str.maketrans("“”„‘’…·≥≤±×→←─│┌┐└┘�
 
 
 def ascii_if_needed(text: str) -> str:
-    """Return `text`. If the screen uses the ASCII signs, ASCII characters replace all others in it."""
+    """Return `text`. If the screen uses the ASCII signs, ASCII characters replace all others in
+    it."""
     if G is not ASCII or text.isascii():
         return text
     from rich.cells import cell_len

@@ -32,5 +32,6 @@ class IntervalHistories:
         history[experiment.completed_pairs] = (change.change_pct, change.interval_pct)
 
     def interval_history(self, experiment_id: int) -> IntervalHistory:
-        """Return the recorded intervals of an experiment by number of pairs; {} if there are none."""
+        """Return the recorded intervals of an experiment by number of pairs; {} if there are
+        none."""
         return self._histories.get(experiment_id, {})

@@ -67,7 +67,8 @@ class _Output:
         return rest
 
     def write(self, piece: str) -> None:
-        """Write a piece whose characters stand for bytes, and wait until the terminal has taken it."""
+        """Write a piece whose characters stand for bytes, and wait until the terminal has taken
+        it."""
         rest = piece.encode("latin-1")
         while rest:
             rest = rest[os.write(self._file.fileno(), rest) :]

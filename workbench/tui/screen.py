@@ -239,8 +239,8 @@ class MainScreen(Screen[None]):
             self.panes.refresh_titles()
 
     def draw_elapsed_times(self, state: SessionState, readings_already_drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. If `readings_already_drawn` is true, the status bar
-        and the GPU readings have just been drawn, and are not drawn again."""
+        """Draw elapsed times and ages, once a second. If `readings_already_drawn` is true, the
+        status bar and the GPU readings have just been drawn, and are not drawn again."""
         if not readings_already_drawn:
             self.draw_changes(state, TELEMETRY)
         self.progress.show(state)
@@ -304,8 +304,8 @@ class MainScreen(Screen[None]):
         self._signals.signal_new_alerts(state.alerts)
 
     def _show_first_error_on_failure(self, state: SessionState) -> None:
-        """Move the Log pane to the first error if the state of the shown server has become FAILED or
-        CRASHED."""
+        """Move the Log pane to the first error if the state of the shown server has become FAILED
+        or CRASHED."""
         server = state.server
         before, self._server_state = (
             self._server_state,

@@ -109,7 +109,8 @@ class Services:
         self.progress.show(self.session.state)
 
     def remove_expired_message(self) -> None:
-        """Remove a message whose time is over, unless a form or a question covers the message row."""
+        """Remove a message whose time is over, unless a form or a question covers the message
+        row."""
         if (
             self._notice_until
             and time.monotonic() > self._notice_until

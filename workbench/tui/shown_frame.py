@@ -107,8 +107,8 @@ class ShownFrame:
         return pieces
 
     def replace_row_pieces(self, pieces: Iterable[RowPiece]) -> list[RowPiece]:
-        """Record `pieces` as what the terminal shows from now on in their places. Return the parts of
-        them that differ from what it showed before, or `pieces` unchanged if that is unknown."""
+        """Record `pieces` as what the terminal shows from now on in their places. Return the parts
+        of them that differ from what it showed before, or `pieces` unchanged if that is unknown."""
         rows = self._rows
         changed: list[RowPiece] = []
         for column, y, strip in pieces:

@@ -39,8 +39,8 @@ def count_waiting_frames(app: App[Any]) -> int:
 
 
 def make_strip_caches_on_demand() -> None:
-    """Let a Strip make each of its seven caches when it first uses it. Textual makes all of them with
-    the Strip. A settled screen keeps 1,700 Strips, most of which use none: 1.4 MiB."""
+    """Let a Strip make each of its seven caches when it first uses it. Textual makes all of them
+    with the Strip. A settled screen keeps 1,700 Strips, most of which use none: 1.4 MiB."""
     if hasattr(Strip, "__getattr__"):
         return
     made = Strip([])
@@ -105,8 +105,8 @@ class TerminalApp(App[int]):
         super()._display(screen, renderable)
 
     def _drop_unchanged_cells(self, renderable: RenderableType) -> RenderableType:
-        """Return the part of an update that differs from what the terminal shows. Return an update of
-        an unknown kind unchanged."""
+        """Return the part of an update that differs from what the terminal shows. Return an update
+        of an unknown kind unchanged."""
         shown = self._shown
         if isinstance(renderable, _Cells):
             shown.record_sent_pieces(renderable.pieces)

@@ -186,7 +186,8 @@ def current_theme_name() -> str:
 
 
 def select_theme(name: str) -> None:
-    """Draw with the theme `name` from now on. Widgets must draw their rows again to show the theme."""
+    """Draw with the theme `name` from now on. Widgets must draw their rows again to show the
+    theme."""
     _Current.name, _Current.palette = name, PALETTES[name]
     style.cache_clear()
 

@@ -130,9 +130,8 @@ class BenchController(Controller):
 
     def cancel_measurement(self) -> None:
         """Cancel the running measurement or work on a model. If several are running, cancel the
-        first in this order: experiment, sweep, benchmark, comparison of answers, copying, download or
-        hashing of a model.
-        Complete runs of an experiment or a sweep are kept."""
+        first in this order: experiment, sweep, benchmark, comparison of answers, copying, download
+        or hashing of a model. Complete runs of an experiment or a sweep are kept."""
         state, running = self.state, self.state.running_series
         if state.experiment in running:
             self.run_in_background(

@@ -452,7 +452,8 @@ class GpuController(Controller):
 
     # trial, guard
     def confirm_trial_settings(self) -> None:
-        """End the trial of the GPU settings so that they stay; show a message if none is on trial."""
+        """End the trial of the GPU settings so that they stay; show a message if none is on
+        trial."""
         if self.state.trial_left_s is None:
             if self._warn_if_settings_are_changing("T", "nothing is kept yet"):
                 return

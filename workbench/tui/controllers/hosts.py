@@ -139,8 +139,8 @@ class HostController(Controller):
                 )
 
     def _last_known_state_text(self, name: str) -> str:
-        """Return what is known about a host or cluster, as text for its row in the list of hosts. It
-        is "" for a host that was not checked, and "asking …" for a cluster that was not read."""
+        """Return what is known about a host or cluster, as text for its row in the list of hosts.
+        It is "" for a host that was not checked, and "asking …" for a cluster that was not read."""
         if not name.startswith(CLUSTER_PREFIX):
             return self.last_state_texts.get(name, "")
         if name == self.state.host.name:
@@ -153,8 +153,8 @@ class HostController(Controller):
         self.controllers.checks.open_check_page(self.under_cursor or self.state.host.name)
 
     async def add_host(self) -> None:
-        """Show a form for a new host, add the host to hosts.toml, and open the list of hosts. A form
-        that the user leaves with escape leads back to the list from which it was opened."""
+        """Show a form for a new host, add the host to hosts.toml, and open the list of hosts. A
+        form that the user leaves with escape leads back to the list from which it was opened."""
         from_list = self.from_list
 
         async def store_host(values: Values) -> None:

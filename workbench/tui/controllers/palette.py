@@ -134,7 +134,8 @@ class PaletteController(Controller):
 
     async def _run_key_action(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action
-        then uses the item under the cursor of the pane. Close the pages that cover what it changes."""
+        then uses the item under the cursor of the pane. Close the pages that cover what it
+        changes."""
         if key.where not in PLACES and key.id not in ON_PAGES:
             self.services.pages.close_all()
         if key.where in self.services.panes.frames:

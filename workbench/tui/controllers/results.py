@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class ResultController(Controller):
     @property
     def selected_row(self) -> BenchRow | None:
-        """Return the result under the cursor of the Bench pane; None if the list is empty, or if the
-        cursor is on an experiment or a sweep."""
+        """Return the result under the cursor of the Bench pane; None if the list is empty, or if
+        the cursor is on an experiment or a sweep."""
         return self.pane_of_type(Results).result_under_cursor
 
     def compare_marked_results(self) -> None:

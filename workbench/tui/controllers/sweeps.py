@@ -95,8 +95,8 @@ class SweepController(SeriesController[Sweep]):
         )
 
     def _confirm_gpu_sweep(self, wanted: RequestedSweep, run_id: str) -> None:
-        """Show the commands of a sweep of a GPU setting on the server `run_id`. Start it if the user
-        agrees."""
+        """Show the commands of a sweep of a GPU setting on the server `run_id`. Start it if the
+        user agrees."""
 
         async def look_up_setting_changes() -> PlannedChange:
             by_value = await self.session.sweeps.list_gpu_sweep_commands(

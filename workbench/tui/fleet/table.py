@@ -183,8 +183,8 @@ def _graphs_row(host: FleetHost, left_cells: int, width: int) -> Row:
 
 
 def _total_power_scale_top_w(host: FleetHost) -> float:
-    """Return the upper end of the scale for the power of all GPUs of the host, in watts; 0.0 without
-    telemetry."""
+    """Return the upper end of the scale for the power of all GPUs of the host, in watts; 0.0
+    without telemetry."""
     telemetry = host.telemetry
     if telemetry is None:
         return 0.0
@@ -245,8 +245,8 @@ def _gpu_value_texts(gpu: GpuSample) -> list[str]:
 
 
 def host_notes_row(host: FleetHost) -> Row:
-    """Return a row with the notes about the host: its problem, active alerts, throttled GPUs, altered
-    settings, and problems of servers. The row is empty without a note."""
+    """Return a row with the notes about the host: its problem, active alerts, throttled GPUs,
+    altered settings, and problems of servers. The row is empty without a note."""
     notes: list[Run] = []
     if host.problem and host.telemetry is not None:
         notes.append((f"! {host.problem}", "warnb"))

@@ -129,8 +129,8 @@ class TextAboveChoices(TextBody):
 
 class TextThenChoices(Modal[T], Generic[T]):
     """A box with a text and a list of choices below it. The keys pgup and pgdn scroll the text,
-    wherever the focus is. The choice `agreement`, if there is one, cannot be chosen until the end of
-    the text was visible."""
+    wherever the focus is. The choice `agreement`, if there is one, cannot be chosen until the end
+    of the text was visible."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "read(-1)", show=False, priority=True),
@@ -175,7 +175,8 @@ class TextThenChoices(Modal[T], Generic[T]):
         self.body.scroll_page(by)
 
     def _choose_or_scroll(self, choice_name: str) -> None:
-        """Act on a choice. Before the end of the text was visible, scroll on instead of agreeing."""
+        """Act on a choice. Before the end of the text was visible, scroll on instead of
+        agreeing."""
         if choice_name == self.agreement and not self.body.end_seen:
             self.body.scroll_page(1)
         else:
@@ -235,8 +236,8 @@ class Choices(PickList):
 
 
 def score_choice_match(query: str, choice: Choice) -> float | None:
-    """Return how well the text of a choice matches the words of `query`, the higher the better; None
-    for no match."""
+    """Return how well the text of a choice matches the words of `query`, the higher the better;
+    None for no match."""
     return fuzzy.word_score(query, choice[1])
 
 

@@ -93,7 +93,8 @@ class BenchForm(Form):
         )
 
     def _profile_and_load_rows(self, values: Values, width: int) -> list[Row]:
-        """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
+        """Return rows with the purpose of the chosen profile and the values of the hidden
+        fields."""
         chosen = values.get("profile", "")
         title = SOURCE_DESCRIPTIONS.get(chosen) or self.profiles.get(chosen, ("",))[0]
         return [*paragraph_rows(title, width), *load_description_rows(values, width)]

@@ -84,7 +84,8 @@ def format_arm(arm: Arm) -> str:
 
 
 def _quote_word(word: str) -> str:
-    """Return the word as `parse_arm` reads it, which treats fewer characters specially than a shell."""
+    """Return the word as `parse_arm` reads it, which treats fewer characters specially than a
+    shell."""
     if set(word).isdisjoint(" \t\"'\\"):
         return word
     return shlex.quote(word)

@@ -279,7 +279,8 @@ class Form(Modal[Values]):
             self.summary.rebuild_rows()
 
     def handle_unmatched_key(self, event: events.Key) -> None:
-        """Act on a printable key that begins no option of the focused field. This class ignores it."""
+        """Act on a printable key that begins no option of the focused field. This class ignores
+        it."""
 
     def action_unfold(self) -> None:
         """Show the detail fields and focus the first one, or hide them."""

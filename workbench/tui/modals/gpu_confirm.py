@@ -83,7 +83,8 @@ class PlannedChange(NamedTuple):
 
     @property
     def gpu_indexes(self) -> Sequence[int]:
-        """The numbers of the GPUs that the commands change, and HOST_INDEX if they change the host."""
+        """The numbers of the GPUs that the commands change, and HOST_INDEX if they change the
+        host."""
         return sorted({c.gpu_index for c in self.commands})
 
 
@@ -181,8 +182,8 @@ def affected_gpu_rows(
 def has_details_beyond_summary(
     gpu_indexes: Sequence[int], processes: Sequence[Process] | None
 ) -> bool:
-    """Return whether the detailed rows of `affected_gpu_rows` show more than the short ones. They do
-    if there are several GPUs, several servers of Workbench, or several other programs."""
+    """Return whether the detailed rows of `affected_gpu_rows` show more than the short ones. They
+    do if there are several GPUs, several servers of Workbench, or several other programs."""
     concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in gpu_indexes}
     of_each_kind = Counter(ours for _, ours in concerned)
     return max(len(gpu_indexes), *of_each_kind.values(), 0) > 1

@@ -73,7 +73,8 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def _flag_and_value_words(argv: Sequence[str]) -> list[str]:
-    """Return the words of a command, quoted for a shell: the program, then each flag with its value."""
+    """Return the words of a command, quoted for a shell: the program, then each flag with its
+    value."""
     parts: list[str] = []
     for word in argv:
         if word.startswith("-") or not parts:

@@ -44,8 +44,8 @@ _SWEPT_BY_KIND = {s.key: s for s in SWEPT}
 
 
 class Offer(NamedTuple):
-    """A kind of sweep that the form offers, with its fields. A key that chooses no kind is typed into
-    the first of them."""
+    """A kind of sweep that the form offers, with its fields. A key that chooses no kind is typed
+    into the first of them."""
 
     kind: str  # the name of the SweepKind
     fields: tuple[str, ...]

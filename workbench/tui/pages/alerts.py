@@ -75,8 +75,8 @@ def _rule_row(view: RuleView, width: int) -> Row:
 def _rule_table_row(
     state_sign: str, state_role: str, name: str, state: str, effects_text: str, width: int
 ) -> Row:
-    """Return a row of the table of rules. A narrow row has no effects; the rows with the meanings of
-    the rules name them too."""
+    """Return a row of the table of rules. A narrow row has no effects; the rows with the meanings
+    of the rules name them too."""
     room = width - 2 - _NAME_CELLS - _EFFECT_CELLS
     first: Row = (
         (f"{state_sign} ", state_role),

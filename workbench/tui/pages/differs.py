@@ -166,8 +166,8 @@ def _difference_rows(difference: Difference, width: int) -> list[Row]:
 def _side_by_side_rows(
     name: str, a: str, b: str, width: int, roles: tuple[str, str, str]
 ) -> list[Row]:
-    """Return the values of A and B beside each other. Long values have several rows, and on a narrow
-    page B stands below A."""
+    """Return the values of A and B beside each other. Long values have several rows, and on a
+    narrow page B stands below A."""
     name_cells = max(_NAME_CELLS[0], min(_NAME_CELLS[1], width // 4))
     side = (width - name_cells - 4) // 2
     if side < _LEAST_SIDE:

@@ -121,8 +121,8 @@ class MeasurementPage(Page):
 
     @property
     def latest_measurement(self) -> Experiment | Sweep | None:
-        """Return the newest measurement of the page's kind, running or ended; None if there is none.
-        Each subclass says which that is."""
+        """Return the newest measurement of the page's kind, running or ended; None if there is
+        none. Each subclass says which that is."""
         return None
 
     @property

@@ -108,8 +108,8 @@ class QualityPage(Page):
 
 
 def running_comparison_rows(view: QualityView, width: int) -> list[Row]:
-    """Return the rows about a comparison that runs: the two servers, the progress, and the steps that
-    were done."""
+    """Return the rows about a comparison that runs: the two servers, the progress, and the steps
+    that were done."""
     rows = [*_compared_side_rows(view.a, view.b, width), ()]
     if view.stopping:
         rows += paragraph_rows(
@@ -135,8 +135,8 @@ def _compared_side_rows(a: str, b: str, width: int) -> list[Row]:
 
 
 def quality_comparison_rows(result: QualityResult, width: int) -> list[Row]:
-    """Return the rows of a comparison of answers: the verdict first, then the blocks of the reports.
-    A table that is wider than the page is shown as one paragraph a row."""
+    """Return the rows of a comparison of answers: the verdict first, then the blocks of the
+    reports. A table that is wider than the page is shown as one paragraph a row."""
     from workbench.report.blocks import SIMULATED
     from workbench.report.quality_blocks import (
         compared_sides_rows,

@@ -106,7 +106,8 @@ class Pane(Painted, can_focus=True):
 
     # search
     def apply_search(self, text: str, controllers: Controllers) -> None:
-        """Handle the new text of the pane's search input after an edit. By default nothing happens."""
+        """Handle the new text of the pane's search input after an edit. By default nothing
+        happens."""
 
     def end_search(self, controllers: Controllers) -> None:
         """End the search of the pane, because the user pressed escape in its search input. By

@@ -76,7 +76,8 @@ class Compare(Pane, Scrolled):
         self.interval_histories = IntervalHistories()
 
     def show(self, state: SessionState) -> None:
-        """Draw the comparison of two results, or the experiment if that has changed more recently."""
+        """Draw the comparison of two results, or the experiment if that has changed more
+        recently."""
         before, self.state = self.state, state
         self.interval_histories.record_interval(state.experiment)
         if before.comparison is not state.comparison:
@@ -159,8 +160,8 @@ class Compare(Pane, Scrolled):
 
 
 def _throughput_noise_pct(state: SessionState, comparison: Comparison) -> float | None:
-    """Return how many percent the throughput of the two results may differ by chance. Return None if
-    their change is larger, or if B is not listed."""
+    """Return how many percent the throughput of the two results may differ by chance. Return None
+    if their change is larger, or if B is not listed."""
     a, b = state.find_result(comparison.a), state.find_result(comparison.b)
     if b is None:
         return None

@@ -243,8 +243,8 @@ class Launch(Pane, PickList):
         return [*rows[:_FIXED_ROWS], *sorted(rows[_FIXED_ROWS:], key=rank)]
 
     def _is_edited_or_differs(self, row: FlagRow) -> bool:
-        """Return whether the user has edited the row, or its value differs from that of the preset or
-        of the running server."""
+        """Return whether the user has edited the row, or its value differs from that of the preset
+        or of the running server."""
         key = (row.is_env, row.name)
         return row.origin is Origin.EDITED or key in self._differing
 

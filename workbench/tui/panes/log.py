@@ -405,7 +405,8 @@ class LogPane(Pane):
         return False
 
     def _show_line(self, line_number: int | None) -> bool:
-        """Move to the line and mark it, and return True. For None, end the mark and return False."""
+        """Move to the line and mark it, and return True. For None, end the mark and return
+        False."""
         self.hit = line_number
         if line_number is not None:
             self.follow = False

@@ -49,8 +49,8 @@ def _line_prefix_patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def _request_and_status(text: str) -> tuple[str, str] | None:
-    """Return (request, status) of the HTTP request that a log line reports, such as ("GET /metrics",
-    "200"); None if the line reports no request."""
+    """Return (request, status) of the HTTP request that a log line reports, such as ("GET
+    /metrics", "200"); None if the line reports no request."""
     found = _ACCESS.search(text, 0, _SEARCHED)
     if found is None:
         return None
@@ -81,9 +81,9 @@ def is_workbench_poll(text: str) -> bool:
 
 @lru_cache(_KEPT_KINDS)  # the newest lines are looked at again for each drawing
 def line_group_key(text: str) -> str:
-    """Return the key that log lines in one row share: OWN for a request with which Workbench watches
-    the server; rank, request and status for another request that succeeded or is a probe. Return ""
-    for any other line, which has a row of its own."""
+    """Return the key that log lines in one row share: OWN for a request with which Workbench
+    watches the server; rank, request and status for another request that succeeded or is a probe.
+    Return "" for any other line, which has a row of its own."""
     if is_workbench_poll(text):
         return OWN
     reported = _request_and_status(text)

@@ -104,8 +104,8 @@ class Presets(Pane, PickList):
         self._filter_presets(keep_cursor=True)
 
     async def submit_search(self, text: str, controllers: Controllers) -> None:
-        """Load the preset that matches the typed text best, or the one that the cursor was moved to.
-        If the presets have not been read yet, wait for them, at most READ_S seconds."""
+        """Load the preset that matches the typed text best, or the one that the cursor was moved
+        to. If the presets have not been read yet, wait for them, at most READ_S seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current_item
@@ -127,9 +127,9 @@ class Presets(Pane, PickList):
         return str(item.id)
 
     def item_row(self, item: PresetEntry, width: int) -> Row:
-        """Return a row such as "> qwen3-vl-2b-dp4   vllm *". The marks are ">" for the loaded preset,
-        "!" for one that does not fit, "x" for a broken file, "*" for edits and "o" for the user's
-        own presets."""
+        """Return a row such as "> qwen3-vl-2b-dp4   vllm *". The marks are ">" for the loaded
+        preset, "!" for one that does not fit, "x" for a broken file, "*" for edits and "o" for the
+        user's own presets."""
         plan, lead, role, tail = self.state.plan, "  ", "text", " "
         if item.own:
             tail = "o"

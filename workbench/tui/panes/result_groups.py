@@ -29,8 +29,8 @@ class SeriesRow:
 def group_results(
     rows: Sequence[BenchRow], opened_names: Collection[str]
 ) -> list[BenchRow | SeriesRow]:
-    """Return `rows` with one row in the place of the newest run of each series. The runs follow it if
-    its name is among `opened_names`."""
+    """Return `rows` with one row in the place of the newest run of each series. The runs follow it
+    if its name is among `opened_names`."""
     runs: dict[str, list[BenchRow]] = {}
     for row in rows:
         if row.series is not None:

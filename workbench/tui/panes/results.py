@@ -113,8 +113,8 @@ def _empty_change_text(item: BenchRow, cells: int) -> str:
 
 
 def ttft_text(item: BenchRow, width: int) -> str:
-    """Return the TTFT in fewer than `width` cells: p50, or p50 and p90 as "77/83" in a wide list, and
-    behind it how far it may be wrong if that is half a millisecond or more: "77/83 ±0.6"."""
+    """Return the TTFT in fewer than `width` cells: p50, or p50 and p90 as "77/83" in a wide list,
+    and behind it how far it may be wrong if that is half a millisecond or more: "77/83 ±0.6"."""
     p50, p90 = item.ttft_p50_ms, item.ttft_p90_ms
     if p50 is None and p90 is None:
         return NA
@@ -154,8 +154,8 @@ class RowLayout:
 
 
 def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
-    """Return the columns that fit beside a label, in their order on the screen. Those that matter most
-    come first if there is no room for all."""
+    """Return the columns that fit beside a label, in their order on the screen. Those that matter
+    most come first if there is no room for all."""
     chosen: list[Column] = []
     room = width - _NUMBER_CELLS - _LEAST_LABEL
     for column in sorted(COLUMNS, key=lambda each: each.importance):
@@ -332,7 +332,8 @@ class Results(Pane, PickList):
             self.post_message(self.Selected())
 
     def _update_compared_results(self, state: SessionState) -> None:
-        """Find again what the rows are compared with: the result before each, and the fastest one."""
+        """Find again what the rows are compared with: the result before each, and the fastest
+        one."""
         valid = (row.output_tok_s for row in state.results if not row.refused)
         self._top_tok_s = highest_value_or_zero(valid)
         self._before = {row.id: row_compared_in_label(row, state.results) for row in state.results}
@@ -500,8 +501,8 @@ class Results(Pane, PickList):
         return tuple(runs)
 
     def _rejected_row(self, item: BenchRow, head: str, label: str, width: int) -> Row:
-        """Return the row of a result that is not valid: `head` with its marks and number, `label`, and
-        the reason in the place of the figures, which are no measurement."""
+        """Return the row of a result that is not valid: `head` with its marks and number, `label`,
+        and the reason in the place of the figures, which are no measurement."""
         why = f"  {item.refused[0]}"
         return ((head, "bad"), (cut_text(f"x rejected {label}{why}", width - len(head)), "bad"))
 
@@ -644,7 +645,8 @@ def _shorten_label(item: BenchRow, label: str, max_cells: int) -> str:
 
 
 def _cut_to_row(text: str, width: int, more_key: str, text_role: str = "text") -> Row:
-    """Return `text` in one row, which ends with the key that shows all of it if a part is missing."""
+    """Return `text` in one row, which ends with the key that shows all of it if a part is
+    missing."""
     if width_of(text) <= width:
         return ((text, text_role),)
     tail = f" {more_key}: all"
@@ -652,8 +654,9 @@ def _cut_to_row(text: str, width: int, more_key: str, text_role: str = "text") -
 
 
 def short_throughput_change_and_role(item: BenchRow, base: BenchRow | None, cells: int) -> Run:
-    """Return the change of a result from another one as a text without a blank, and its role. If the
-    change may be chance, the text says by how much: "+1.9%±3", or "+2%±12" where cells are few."""
+    """Return the change of a result from another one as a text without a blank, and its role. If
+    the change may be chance, the text says by how much: "+1.9%±3", or "+2%±12" where cells are
+    few."""
     text, role = throughput_change_and_role(item, base)
     text = text.replace(" ", "")
     percent, sign, chance = text.partition(f"%{G.plus_minus}")

@@ -48,10 +48,10 @@ def replace_unmeasured_quality_text(comparison: Comparison, text: str) -> Compar
 
 
 def speed_verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> Run:
-    """Return what the comparison says about the speed, in words, and the role of the text: "B is 3.3
-    times as fast as A (one pair: not proven, X tests it)". The text also says what is not proven
-    and how many changes caused the difference together. `noise_pct` is how many percent two such
-    runs may differ by chance; None if that is not known, or less than the change."""
+    """Return what the comparison says about the speed, in words, and the role of the text: "B is
+    3.3 times as fast as A (one pair: not proven, X tests it)". The text also says what is not
+    proven and how many changes caused the difference together. `noise_pct` is how many percent two
+    such runs may differ by chance; None if that is not known, or less than the change."""
     from workbench.model.bench import format_half_width  # not for the first frame
 
     first = next(iter(comparison.metrics), None)

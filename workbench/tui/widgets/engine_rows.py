@@ -280,6 +280,7 @@ def _sum_field_values(values_by_field: Sequence[list[float | None]]) -> list[flo
 
 
 def _round_up_scale_top(value: float) -> float:
-    """Return the least number of the series 5, 10, 20, 50, 100, 200, … that is not below `value`."""
+    """Return the least number of the series 5, 10, 20, 50, 100, 200, … that is not below
+    `value`."""
     tens = 10.0 ** math.floor(math.log10(max(value, 5.0)))
     return next(step * tens for step in (1, 2, 5, 10) if value <= step * tens)

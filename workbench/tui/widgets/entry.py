@@ -71,7 +71,8 @@ class Entry(Input):
             self.replace(LINE_END.join(event.text.splitlines()), *self.selection)
 
     def try_handling_key(self, event: events.Key) -> bool:
-        """Insert the character of a printable key, and return True. Return False for any other key."""
+        """Insert the character of a printable key, and return True. Return False for any other
+        key."""
         character = typed_character(event)
         if not character:
             return False

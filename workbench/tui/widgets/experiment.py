@@ -459,8 +459,8 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
 def _line_names_and_cell_makers(
     e: Experiment, runs: Sequence[ExperimentRun]
 ) -> list[tuple[str, Callable[[ExperimentRun], Run]]]:
-    """Return the lines of the table of the runs as pairs: the name of the line, and the function that
-    returns the line's cell for a run."""
+    """Return the lines of the table of the runs as pairs: the name of the line, and the function
+    that returns the line's cell for a run."""
     hosts: dict[str | None, str] = {}
     hosts.update(zip(e.spec.twins or (), "12", strict=False))
 

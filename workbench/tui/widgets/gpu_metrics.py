@@ -184,8 +184,8 @@ SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)
 
 
 def is_scale_top_reported(metric: Metric, info: GpuInfo | None) -> bool:
-    """Return whether the driver reports the limit that is the top of the metric's scale. Return True
-    for a metric other than power and SM clock."""
+    """Return whether the driver reports the limit that is the top of the metric's scale. Return
+    True for a metric other than power and SM clock."""
     if metric not in (POWER, SM):
         return True
     if info is None:
@@ -305,8 +305,8 @@ def group_label_value_and_note(
 def value_range_and_note(
     metric: Metric, samples: Sequence[GpuSample], info: GpuInfo | None
 ) -> tuple[str, str]:
-    """Return (value, note) as texts behind the graph of several GPUs over the whole width. The value
-    is one number if all GPUs have the same, else the lowest and the highest; "n/a" if none is
+    """Return (value, note) as texts behind the graph of several GPUs over the whole width. The
+    value is one number if all GPUs have the same, else the lowest and the highest; "n/a" if none is
     known. The note is the limit, such as "of 600W"; "" without one."""
     values = [metric.value(s) for s in samples]
     known = known_values(values)

@@ -392,8 +392,8 @@ class GpuStrip(Painted):
         return justify_row(tuple(left), signs, width)
 
     def _stacked_header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
-        """Return the header of the strip in which each graph has the whole width. At the left it has
-        the names of the GPUs with those values that have no graph, at the right the signs."""
+        """Return the header of the strip in which each graph has the whole width. At the left it
+        has the names of the GPUs with those values that have no graph, at the right the signs."""
         left = self._gpu_name_texts(telemetry)
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
         warning_runs: Row = ()
@@ -741,7 +741,8 @@ class GpuStrip(Painted):
         return justify_row(left, (("  esc", "key"), (" now", "dim")), width)
 
     def _has_reading_in_cell(self, window: Window, cell: int) -> bool:
-        """Return whether the history has a reading of any GPU for the cell with the number `cell`."""
+        """Return whether the history has a reading of any GPU for the cell with the number
+        `cell`."""
         first = (cell - window.first_cell) * window.per_cell
         for group in self._equal_gpu_groups():
             cells = self._history_values(group[0], UTIL.field, window)

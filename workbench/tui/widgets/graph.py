@@ -72,7 +72,8 @@ class Columns:
         return out
 
     def repeat_below_graphs(self, row: Row) -> Row:
-        """Return a row in which `row`, such as the axis of one graph, is repeated below each graph."""
+        """Return a row in which `row`, such as the axis of one graph, is repeated below each
+        graph."""
         runs: list[Run] = []
         at = 0
         for start in self.graph_starts:

@@ -108,8 +108,8 @@ def describe_bench(state: SessionState) -> RunningWork:
 def _estimate_remaining_s_and_fraction(
     progress: BenchProgress, fixed_duration_s: float | None
 ) -> tuple[float | None, float | None]:
-    """Return the seconds left of a benchmark that measures, and the completed fraction; (None, None)
-    if they are not known. `fixed_duration_s` is its duration; None if that is not fixed."""
+    """Return the seconds left of a benchmark that measures, and the completed fraction; (None,
+    None) if they are not known. `fixed_duration_s` is its duration; None if that is not fixed."""
     if fixed_duration_s:
         remaining_s = max(0.0, fixed_duration_s - progress.elapsed_s)
         return remaining_s, progress.elapsed_s / fixed_duration_s

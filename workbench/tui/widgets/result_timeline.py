@@ -151,7 +151,8 @@ def _event_marks_row(name: str, timeline: ResultTimeline, span: _TimeRange) -> R
 
 
 def _axis_row(span: _TimeRange) -> Row:
-    """Return the row of the time axis, labelled with seconds after the benchmark's first request."""
+    """Return the row of the time axis, labelled with seconds after the benchmark's first
+    request."""
     least_s = _AXIS_CELLS * span.cell_s
     step_s = next((s for s in _STEPS_S if s >= least_s), least_s)
     text = [" "] * span.cells

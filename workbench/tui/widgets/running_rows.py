@@ -72,8 +72,8 @@ def running_command_rows(
 
 
 def _short_commands_longest_first(command: str, model: str, width: int) -> list[str]:
-    """Return short forms of `command`, the longest one first. Each names `model`, of a path the last
-    part: in full in the first ones, which have at most `width` cells, and else its end."""
+    """Return short forms of `command`, the longest one first. Each names `model`, of a path the
+    last part: in full in the first ones, which have at most `width` cells, and else its end."""
     name = model.rstrip("/").rpartition("/")[2]
     words = command.split(" ")[:2]
     program = " ".join(word for word in words if not word.startswith("-"))
@@ -128,8 +128,9 @@ def _fill_rows_and_count_omitted(
 def _move_fitting_runs_to_row(
     start: Row, rest: list[Run], width: int, reserved_cells: int = 0
 ) -> Row:
-    """Return the row `start` with as many runs of `rest` as fit into `width` cells, and take them out
-    of `rest`. Behind a run that is not the last one there is room for `reserved_cells` cells."""
+    """Return the row `start` with as many runs of `rest` as fit into `width` cells, and take them
+    out of `rest`. Behind a run that is not the last one there is room for `reserved_cells`
+    cells."""
     row = [*start]
     room = width - row_width(row)
     while rest:

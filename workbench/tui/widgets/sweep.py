@@ -79,8 +79,8 @@ def tune_rows(
     remaining_s: float | None = None,
     bench_progress: str = "",
 ) -> list[Row]:
-    """Return the rows of a tune's page, in the blocks of `tune show`. `final` is the experiment that
-    runs or ran last, `remaining_s` and `bench_progress` are as for `sweep_rows`."""
+    """Return the rows of a tune's page, in the blocks of `tune show`. `final` is the experiment
+    that runs or ran last, `remaining_s` and `bench_progress` are as for `sweep_rows`."""
     from workbench.report.tune_blocks import tune_blocks
     from workbench.tui.block_rows import block_rows
 
@@ -164,8 +164,8 @@ def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: 
 
 
 def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -> Row:
-    """Return the time left of a running sweep. If it is not known, return when it will be, or () if
-    `max_cells` cells have no room for that."""
+    """Return the time left of a running sweep. If it is not known, return when it will be; () if
+    `max_cells` cells have no room for that, or if neither can be said."""
     text = sweep_remaining_time_text(s, remaining_s)
     if text and remaining_s is not None:
         return ((f"{text} ", "strong"),)

@@ -292,8 +292,8 @@ def mark_meanings_row(kinds: Sequence[EventKind], width: int) -> Row:
 
 
 class AxisCache:
-    """The row of `axis_row`, which is made again only if the window or the events have changed: 0.3 us
-    in place of 33 us (with warm caches) in four of five seconds at one second a cell."""
+    """The row of `axis_row`, which is made again only if the window or the events have changed: 0.3
+    us in place of 33 us (with warm caches) in four of five seconds at one second a cell."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -52,8 +52,8 @@ class UnlikeGpus:
     def _recent_mean_scale_fractions(
         self, gpu_index: int, info: GpuInfo | None, now_s: float
     ) -> list[float | None]:
-        """Return the mean of each metric of FIRST over the last seconds, as a fraction of its scale;
-        None for a metric with few readings."""
+        """Return the mean of each metric of FIRST over the last seconds, as a fraction of its
+        scale; None for a metric with few readings."""
         shares: list[float | None] = []
         for metric in FIRST:
             cells = self._history.cell_means((gpu_index, metric.field), now_s, 1, LOOKED_AT_S)
@@ -68,8 +68,8 @@ class UnlikeGpus:
 def _are_gpus_alike(
     indexes: Sequence[int], fractions_by_gpu: ScaleFractions, max_difference: float
 ) -> bool:
-    """Return whether no metric differs between these GPUs by more than `max_difference` of its scale.
-    A GPU that does not report a metric does not count for it."""
+    """Return whether no metric differs between these GPUs by more than `max_difference` of its
+    scale. A GPU that does not report a metric does not count for it."""
     for values in zip(*(fractions_by_gpu[index] for index in indexes), strict=True):
         known = known_values(values)
         if known and max(known) - min(known) > max_difference:

@@ -238,8 +238,8 @@ class Alert:
 
     @property
     def message(self) -> str:
-        """The text for a place outside the screen: with the host, and SIMULATED for simulated
-        data."""
+        """The alert as text for a place outside the screen: with the host in front, and SIMULATED
+        before that for simulated data."""
         return f"{'SIMULATED ' if self.simulated else ''}{self.host}: {self.text}"
 
 

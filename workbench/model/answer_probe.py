@@ -380,7 +380,9 @@ _Group = tuple[ProbePart, bool]
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """The answers of a probe, and what is known about how they were asked for."""
+    """The answers of a probe (`each`), the number of asks that were sent at once (`together`), the
+    tokens of the long prompts, and why text without sense is expected. 0 and "" stand for what is
+    not known."""
 
     each: Sequence[Probed]
     together: int

@@ -212,8 +212,8 @@ class Features:
 
     @property
     def is_one_repeated_phrase(self) -> bool:
-        """Whether the text is little more than one phrase repeated. Healthy models do this without
-        an end mark."""
+        """Whether the text is little more than one phrase repeated. A healthy model that may not
+        end its answer does this."""
         return self.characters >= LEAST_CHARACTERS and self.loop_share >= _LOOP_SHARE
 
     @property
@@ -248,7 +248,7 @@ class Features:
     @property
     def defect(self) -> str:
         """What is wrong with the text, as the end of a sentence that begins with "the answer"; ""
-        if nothing is."""
+        if nothing is. `loop`, `tail` and the shares decide."""
         if self.has_odd_characters:
             return f"has {100 * self.odd_share:.0f} % characters that no language uses"
         if self.is_one_repeated_token:
@@ -302,8 +302,9 @@ def text_features(text: str) -> Features:
 
 
 def _count_incomplete_characters(text: str) -> int:
-    """Return how many replacement characters stand for bytes of characters that are not complete:
-    all but one of a short run, and a run at the end, which the last token did not complete."""
+    """Return how many replacement characters stand for bytes of characters that are not complete.
+    In a run of up to three within the text, these are all but one; in a run at its end, which
+    further tokens may have completed, all."""
     runs = [(one.end(), len(one[0])) for one in _BROKEN_CHARACTER.finditer(text)]
     return sum(size - (end < len(text)) for end, size in runs)
 

@@ -132,8 +132,8 @@ def _find_broken_answers(
 def _broken_answers_text_and_level(
     load: SetFeatures, asked: AskedLoad, probe: ProbeOutcome
 ) -> tuple[str, Level]:
-    """Return (what is wrong with the answers of the load, how severe it is); the text is "" if
-    nothing is wrong."""
+    """Return (what is wrong with the answers of the load, how severe it is). If nothing is wrong,
+    the text is "" and the level means nothing."""
     of, fraction = f"of {load.looked_at} answers", load.fraction_of_answers
     level = _level_of_repeated_answers(load, probe)
     if level is not None:
@@ -182,7 +182,8 @@ def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level 
 def _empty_answers_text_and_level(
     load: SetFeatures, asked: AskedLoad, probe: ProbeOutcome
 ) -> tuple[str, Level]:
-    """Return (what is wrong with a load most of whose answers are empty, how severe it is)."""
+    """Return (what is wrong with a load of which at least half of the answers are empty, how severe
+    it is)."""
     empty = f"{load.empty} of {load.looked_at} answers"
     stopped = load.finish_reasons.get("stop", 0) / max(1, load.answers)
     # an answer that cost tokens is a failed request
@@ -193,8 +194,9 @@ def _empty_answers_text_and_level(
 
 
 def _broken_ends_text_and_level(load: SetFeatures, asked: AskedLoad) -> tuple[str, Level]:
-    """Return (what is wrong with answers of a load that end in one short unit again and again, how
-    severe it is). The probe does not see it: its answers are shorter."""
+    """Return (what is wrong with a load of which at least half of the answers end in one short unit
+    again and again, how severe it is). The probe does not show this, because its answers are
+    shorter."""
     text = f'{load.ended_in_answers} of {load.looked_at} answers end in "{load.ended_in}" again and again'
     if asked.ends or not any(map(str.isalnum, load.ended_in)):
         return text, Level.WARN

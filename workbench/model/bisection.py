@@ -46,8 +46,9 @@ class Bisection:
 
 
 def next_version_to_test(found: Bisection) -> int | None:
-    """Return the place of the version to compare next; None if the first bad one is known. The last
-    version comes first, because without a loss there is nothing to search."""
+    """Return the index of the version to compare next; None if the first bad version is known, or
+    if the last one is not bad. The last version is tested first, because without a loss there is
+    nothing to search."""
     last = len(found.versions) - 1
     known = {step.version: step.bad for step in found.steps if step.bad is not None}
     if last not in known:
@@ -61,8 +62,8 @@ def next_version_to_test(found: Bisection) -> int | None:
 
 
 def last_good_and_first_bad_index(bisection: Bisection) -> tuple[int, int]:
-    """Return the places of the last version that is known to be good and of the first that is known
-    to be bad."""
+    """Return (index of the last version that is known to be good, index of the first one that is
+    known to be bad). The first version counts as good, and the last one as bad."""
     bad = min((s.version for s in bisection.steps if s.bad), default=len(bisection.versions) - 1)
     good = max(
         (s.version for s in bisection.steps if s.bad is False and s.version < bad), default=0

@@ -24,12 +24,13 @@ class ChangePoint:
 
 
 def find_change_points(values: Sequence[float]) -> list[ChangePoint]:
-    """Return the change points of a series of positive values in the order of time.
+    """Return the change points of a series of positive values, in the order of time; [] if there
+    are none.
 
-    The series is split where Student's t between the logarithms of both sides is largest, if its p
-    value, times the number of possible places (Bonferroni), is below `ERROR`. Both parts are then
-    split likewise. The values of a part are taken as independent: a slow drift is split too.
-    """
+    The series is split at the index at which Student's t between the logarithms of both sides is
+    largest, if its p value, times the number of possible indexes (Bonferroni), is below `ERROR`.
+    Both parts are then split in the same way. The values are taken as independent, so a slow drift
+    is split too."""
     logs = [math.log(value) for value in values]
     places = sorted(_find_split_indexes(logs, 0, len(logs), max(1, len(logs) - 2 * LEAST + 1)))
     ends = [0, *places, len(logs)]
@@ -43,7 +44,8 @@ def find_change_points(values: Sequence[float]) -> list[ChangePoint]:
 def _find_split_indexes(
     logs: Sequence[float], begin: int, end: int, possible_splits: int
 ) -> list[int]:
-    """Return the places at which the part of a series from `begin` to `end` is split."""
+    """Return the indexes, in any order, at which the series from `begin` to before `end` is split;
+    [] if it is not. `possible_splits` is the number of possible indexes in the whole series."""
     possible = range(begin + LEAST, end - LEAST + 1)
     if not possible:
         return []

@@ -19,9 +19,10 @@ MEAN, TOTAL, HIGHEST, LOWEST = "mean", "total", "highest", "lowest"
 
 
 class FleetColumn(NamedTuple):
-    """A column in the table of a fleet. `place` orders the columns. `of_gpus` says which value of the
-    GPUs is the host's: MEAN, TOTAL, HIGHEST or LOWEST. `cells` is the width of the column, and
-    `text` the format of the number. A screen of less than `least_width` cells leaves it out."""
+    """A column in the table of a fleet. Columns are shown in the order of `place`. `of_gpus` says
+    which of the values of a host's GPUs is shown: MEAN, TOTAL, HIGHEST or LOWEST. `cells` is the
+    width of the column, and `text` the format of the number. A screen of less than `least_width`
+    cells leaves the column out."""
 
     place: int
     title: str

@@ -6,8 +6,8 @@ import asyncio
 
 
 class Interrupted(asyncio.CancelledError):
-    """Raised in place of CancelledError by work that was cancelled and has tidied up. `left` says what
-    it reverted and what stays, as a clause for the user."""
+    """The CancelledError of work that was cancelled and has tidied up first. `left` says what the
+    work has reverted and what stays, as a clause for the user."""
 
     def __init__(self, left: str) -> None:
         super().__init__(left)

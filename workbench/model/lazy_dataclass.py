@@ -71,7 +71,8 @@ def _replace_plain_annotations(annotations: dict[str, Any]) -> dict[str, str]:
 
 
 def _lazy_init(cls: Any, frozen: bool) -> Callable[..., None]:
-    """Return an `__init__` that compiles the real one and takes its place, at its first call."""
+    """Return an `__init__` that, at its first call, compiles the real one and puts it in its own
+    place."""
 
     def __init__(self: Any, *args: Any, **values: Any) -> None:
         compiled = _compile_init(cls, frozen)

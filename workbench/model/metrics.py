@@ -167,8 +167,8 @@ def names_of_narrow_table_metrics() -> list[str]:
 
 
 def spread_metric_names() -> list[str]:
-    """Return the names of the values that several runs of one benchmark show with their scatter: of
-    each latency its first key part, or p50."""
+    """Return the names of the values whose scatter over several runs of one benchmark is shown:
+    each compared metric that is always listed, and of each latency its first key part, or p50."""
     names = []
     for entry in _ENTRIES:
         if entry.higher_is_better is None or entry.optional:
@@ -181,8 +181,9 @@ def spread_metric_names() -> list[str]:
 
 
 def names_of_deciding_metrics() -> list[str]:
-    """Return the names of the metrics that the screen offers to decide an experiment: of each
-    latency the first of its key parts, which few requests are enough to measure."""
+    """Return the names of the metrics that the screen offers as the one that decides an experiment:
+    those of narrow tables, but of each latency only the first key part, because few requests are
+    enough to measure it."""
     names: dict[str, str] = {}
     for name in names_of_narrow_table_metrics():
         names.setdefault(name.partition(".")[0], name)

@@ -10,13 +10,14 @@ fi"""
 
 
 def open_files_shell_lines(files: int) -> str:
-    """Return shell lines that raise the soft limit to `files`, or to the hard limit if that is
-    lower. A higher soft limit stays."""
+    """Return shell lines that raise the soft limit of open files to `files`, or to the hard limit
+    if that is lower. A soft limit that is higher stays."""
     return _RAISE.format(files=files)
 
 
 def open_files_shell_prefix(files: int) -> str:
-    """Return the beginning of a line to paste into a shell, which does what `open_files_shell_lines` does."""
+    """Return shell code to put in front of a command on one line: it raises the soft limit of open
+    files to `files`, or to the hard limit if that is lower."""
     return f'ulimit -Sn {files} || ulimit -Sn "$(ulimit -Hn)"; '
 
 

@@ -117,10 +117,10 @@ class LaunchPlan:
     sources: Mapping[str, VariableSource] = field(default_factory=dict)
 
     def contains_fillable_text(self, value: str) -> bool:
-        """Return whether the string `value` occurs in the plan, in a place that variables of a
-        preset can fill: the model, working directory, executable, flags, environment, run options,
-        or the name, flags or environment of a node. It tells whether a preset variable with this
-        value still has an effect after the user's changes."""
+        """Return whether the text `value` occurs in a part of the plan that a preset's variables
+        can fill: the model, working directory, executable, flags, environment, run options, or the
+        name, flags or environment of a node. If not, a variable with this value has no effect on
+        the plan."""
         filled: list[object] = [self.model, self.workdir, self.executable]
         filled += [setting.value for setting in (*self.flags, *self.env)]
         filled += self.run_options.values()
@@ -159,8 +159,8 @@ class LaunchPlan:
         return next((f.value for f in self.flags if f.name == name), None)
 
     def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
-        """Return the plan with the flag `name` set: in its place if the plan has the flag,
-        otherwise at the end."""
+        """Return the plan with the flag `name` set to `value`. A flag that the plan has keeps its
+        position; a new one comes last."""
         return replace(
             self, flags=_replace_or_append_setting(self.flags, FlagSetting(name, value, origin))
         )
@@ -194,7 +194,8 @@ def _yield_texts_of_value(value: object) -> Iterator[str]:
 def _replace_or_append_setting(
     settings: tuple[FlagSetting, ...], new: FlagSetting
 ) -> tuple[FlagSetting, ...]:
-    """Return the settings with `new` in place of those with its name, or at the end."""
+    """Return the settings with `new` in place of the one with its name; at the end if there is
+    none."""
     names = [setting.name for setting in settings]
     if new.name not in names:
         return *settings, new

@@ -198,8 +198,9 @@ class WorstText:
 
 @dataclass(frozen=True, slots=True)
 class ForkedAnswer:
-    """The greedy answers of A and B to one text, which part at token number `position`, from 0.
-    `before` is the end of what both wrote, and `a` and `b` are how each of them goes on."""
+    """The greedy answers of A and B to one text, which are equal up to token number `position`,
+    from 0, and differ there. `before` is the end of what both wrote before it, and `a` and `b` are
+    how each of them goes on."""
 
     name: str
     kind: str

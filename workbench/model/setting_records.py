@@ -77,8 +77,8 @@ class SettingCommand:
 
     @property
     def shell_line(self) -> str:
-        """Return the command as the user would enter it in a shell. If it writes to the files of
-        many CPU cores, their paths are one word with braces, which bash and zsh expand."""
+        """The command as the user would enter it in a shell. If it writes to the files of many CPU
+        cores, their paths are one word with braces, which bash and zsh expand."""
         if self.stdin is None:
             return shlex.join(self.argv)
         first = next((n for n, word in enumerate(self.argv) if _CORE_FILE.fullmatch(word)), 0)

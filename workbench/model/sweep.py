@@ -243,8 +243,9 @@ def planned_again_for_resume(sweep: Sweep) -> Sweep:
 
 
 def _tune_planned_again(sweep: Sweep) -> Sweep:
-    """Return a tune ready to go on. Its notes are the log of its decisions and stay; so do failed
-    starts of candidates, which would only fail again."""
+    """Return the tune ready for a new start. Its notes stay, because they are the log of its
+    decisions. So do the failed starts of candidates, which would only fail again; that of the start
+    preset is planned again."""
     first, *rest = sweep.points  # the start preset: without it, nothing can be compared
     again = SweepPoint(first.label, first.x) if first.state == PointState.FAILED else first
     points = tuple(
@@ -269,6 +270,8 @@ def _sweep_marked_as_running(sweep: Sweep) -> Sweep:
 
 
 def _point_planned_again(point: SweepPoint) -> SweepPoint:
+    """Return the point as it is if it was measured, as done if its search has a verdict about it,
+    and otherwise as planned, without results."""
     if point.state == PointState.DONE:
         return point
     if point.slo_verdict is not None:

@@ -203,8 +203,7 @@ class Series:
 
     @property
     def newest_second(self) -> int:
-        """Return the newest Unix second that was added or loaded as a second; below 0 if there is
-        none."""
+        """The newest Unix second that was added or loaded as a second; below 0 if there is none."""
         return self._rings[0].last * self._rings[0].slot_s
 
     def add_stored_mean(self, unix_s: float, value: float, step_s: int) -> None:
@@ -282,8 +281,8 @@ class History:
         self.events_revision = 0  # grows when events are added or removed
 
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
-        """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in
-        the history. NaN and infinity add nothing either: the mean of a cell could not bear them."""
+        """Add a value of the metric `key` at the Unix time `unix_s`. None, NaN and infinity add
+        nothing, which leaves a gap: the mean of a cell could not contain them."""
         if value is None or not math.isfinite(value):
             return
         series = self._series_to_extend(key)
@@ -347,6 +346,8 @@ class History:
         return series.cell_means(end_unix_s, cell_s, count) if series else [None] * count
 
     def value_at(self, key: Key, unix_s: float) -> float | None:
+        """Return the value of the metric in the second that contains the Unix time `unix_s`; None
+        if there is no value."""
         series = self._series.get(key)
         return series.value_at(unix_s) if series else None
 

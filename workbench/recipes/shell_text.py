@@ -334,10 +334,10 @@ class _Lexer:
         return "$"
 
     def _index_after_substitution(self, begin: int) -> int:
-        """Return the index after the bracket that closes the one at `begin`, which follows a dollar
-        sign. Quotes, comments, here-documents and the patterns of a `case` within are those of a
-        shell. If no bracket closes it then, as in the text of another language, the brackets are
-        counted. Raises InputError if it is not closed."""
+        """Return the index after the bracket that closes the substitution whose bracket is at
+        `begin`. What is within is read as the commands of a shell; if these are not closed, as in
+        the text of another language, only brackets are counted. Raises InputError if none closes
+        it."""
         if self.depth < _DEEPEST:
             try:
                 return _Lexer(self.text, begin + 1, self.depth + 1)._index_after_commands()

@@ -55,9 +55,9 @@ class LaunchOptions:
 def read_launch_options(
     engine: SimulatedEngine, argv: Sequence[str], version: str | None = None
 ) -> LaunchOptions:
-    """Return the launch options that `argv` describes, which are the arguments after the program.
-    Raises ArgumentsRejected if the engine's parser would reject them.
-    """
+    """Return the launch options for `argv`, the arguments after the program, and for the engine's
+    configuration file if there is one; arguments count more than the file. Raises ArgumentsRejected
+    if the engine's parser would reject them."""
     catalog = Catalog(engine, version)
     flags, positional = flag_parser.parse_flags(catalog, argv)
     path = flags.get("config")

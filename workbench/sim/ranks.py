@@ -57,9 +57,9 @@ class RankLinks:
         await self._joined.wait()
 
     def forward_load(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
-        """If this process is rank 0, send its load to the processes on the other hosts, because in
-        tensor parallelism all GPUs do the same work. `active_unix_s` is when the server last used a
-        GPU."""
+        """If this process is rank 0, send its load to the other ranks, because in tensor
+        parallelism all GPUs do the same work; otherwise do nothing. `active_unix_s` is when the
+        server last used a GPU; None if it never did."""
         line = json.dumps([list(loads), active_unix_s]).encode() + b"\n"
         if self._launch.node_rank != 0:
             return

@@ -71,9 +71,9 @@ def reason_against_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | N
 def shard_shares_and_progress(
     weight_bytes: float, total_share: float
 ) -> Iterator[tuple[float, str]]:
-    """Yield (share, progress text) for each file of the checkpoint. `share` is the part of the
-    start's duration that passes before the text is written. All shares together are `total_share`.
-    """
+    """Yield (share, progress text) for each file of the checkpoint, of which there are 1 to 8.
+    `share` is the part of the start's duration, 0 to 1, that passes before the text is written. All
+    shares together are `total_share`."""
     shards = max(1, min(8, round(weight_bytes / 5e9)))
     for done in range(1, shards + 1):
         yield total_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"

@@ -22,8 +22,9 @@ def check_one_line(text: str) -> str:
 
 
 def make_pattern_checker(pattern: str, expected: str) -> Callable[[str], str]:
-    """Return a function that checks a value: it returns the value if the whole value matches
-    `pattern`, and raises InputError otherwise. `expected` describes valid values in the error."""
+    """Return a function that checks the value of an option. It returns the value without spaces at
+    its ends if that matches all of `pattern`, and raises InputError otherwise. `expected` describes
+    valid values in the error."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text.strip()):
@@ -34,8 +35,8 @@ def make_pattern_checker(pattern: str, expected: str) -> Callable[[str], str]:
 
 
 def make_whole_number_checker(least: int, most: int) -> Callable[[str], str]:
-    """Return a function that checks a value: it returns the value if that is a whole number from
-    `least` to `most`, and raises InputError otherwise."""
+    """Return a function that checks the value of an option. It returns the value as a plain number
+    if that is a whole number from `least` to `most`, and raises InputError otherwise."""
 
     def check(text: str) -> str:
         number = untrusted_numbers.parse_whole_number(text.strip())

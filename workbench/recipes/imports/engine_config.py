@@ -22,8 +22,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
-    engine is the one that knows most of these flags."""
+    """Return the recipe in an engine's configuration file, whose fields are flags. The engine is
+    the one that knows most of them. Raises InputError if an entry is asked for."""
     given.require_entry_among(FORM_TITLE, "entry")
     engine = _engine_of_document(document)
     words = flag_arguments(engine, document, notes, "")

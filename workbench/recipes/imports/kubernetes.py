@@ -133,8 +133,8 @@ def _expand_variable_references(text: str, env: Mapping[str, str]) -> str:
 
 
 def _volumes_of_container(container: Mapping[str, Any], pod: Mapping[str, Any]) -> list[str]:
-    """Return the volumes of a container as "HOST:CONTAINER". A volume that is no directory of the
-    node has its name in place of the host's path."""
+    """Return the volumes of a container as "HOST:CONTAINER". If a volume is no directory of the
+    node, its name stands in place of the host's path."""
     sources: dict[str, str] = {}
     for volume in map(as_table, as_list(pod.get("volumes"))):
         path = as_table(volume.get("hostPath")).get("path")

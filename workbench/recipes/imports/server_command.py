@@ -65,9 +65,8 @@ def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
 
 
 def _drop_arguments_computed_by_shell(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments `words` without those that only a shell could compute and whose value is
-    therefore unknown. Such an argument stays if it is the value of a flag, which would otherwise
-    get the next argument as its value."""
+    """Return the arguments `words` without those that only a shell could compute. Such an argument
+    stays if it is the value of a flag, because the flag would otherwise take the next argument."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
         if word.strip(COMPUTED) or _is_flag_with_value(before, catalog):
@@ -97,15 +96,16 @@ def _is_importable_variable(name: str, notes: Notes) -> bool:
 
 def _with_host_port(plan: LaunchPlan, engine: Engine, ports: Mapping[int, int]) -> LaunchPlan:
     """Return the plan with the host's port in place of the container's port. `ports` has the host's
-    port for each published port of the container."""
+    port by the container's port; the plan is unchanged if its port is not among them."""
     inside = plan.flag("port") or engine.default_port
     outside = ports.get(inside) if isinstance(inside, int) else None
     return plan.with_flag("port", outside, Origin.PRESET) if outside not in (None, inside) else plan
 
 
 def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -> LaunchPlan:
-    """Return the plan with the host's paths in place of paths in the container. `paths` has the
-    host's path for each mounted path of the container."""
+    """Return the plan with the host's paths in place of the container's paths, in its model, flags
+    and environment. `paths` has the host's path by the container's path. A change is added to
+    `notes`."""
 
     def replace_container_paths(value: Any) -> Any:
         if isinstance(value, list):

@@ -60,9 +60,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe in a sparkrun document, with the changes of the variant `given.entry`. Its
-    installation hooks, which are programs, are added to `notes` and never run. Raises InputError if
-    there is no such variant."""
+    """Return the recipe in a sparkrun document, with the changes of the variant `given.entry`;
+    without a plan if it starts no server. Its installation hooks, which are programs, are added to
+    `notes` and never run. Raises InputError if there is no such variant."""
     document = _apply_variant(document, notes, given)
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:

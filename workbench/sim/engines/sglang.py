@@ -142,8 +142,8 @@ class SimulatedSglang(SimulatedEngine):
         self, launch: LaunchOptions, fit: Fit
     ) -> Iterator[tuple[float, str, bool]]:
         """Yield (share, text, raw) for each log line of the first rank (process of one GPU).
-        `share` is the part of the start's duration that passes before the line. `raw` is True for a
-        line without the engine's prefix."""
+        `share` is the part of the start's duration, 0 to 1, that passes before the line. `raw` is
+        True for a line without the engine's prefix."""
         model = launch.model
         yield 0.15, "Init torch distributed begin.", False
         yield (

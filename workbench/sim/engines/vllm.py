@@ -258,9 +258,9 @@ class SimulatedVllm(SimulatedEngine):
     def _shares_and_core_startup_lines(
         self, launch: LaunchOptions, fit: Fit, config: str
     ) -> Iterator[tuple[float, str, str, str]]:
-        """Yield (share, text, source file, level) for each log line of the worker during the start.
-        `share` is the part of the start's duration that passes before the line. The source file is
-        "" for a line without the engine's prefix."""
+        """Yield (share, text, source, level) for each log line of the worker during the start.
+        `share` is the part of the start's duration, 0 to 1, that passes before the line. `source`
+        is the file and line of vLLM's code; "" for a line without the engine's prefix."""
         model, whole_s = launch.model, start_duration_s(launch)
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:

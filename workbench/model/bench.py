@@ -192,17 +192,14 @@ class BenchSummary:
         """Return one statistic of a latency in milliseconds, for example `latency_ms("ttft_ms",
         "p50")`. None if it is unknown, or if there are too few requests for it. `metric` is a field
         with a Distribution, `statistic` a field of Distribution such as "mean" or "p99"."""
-        whole = getattr(self, metric)
+        measured = getattr(self, metric)
+        if measured is not None:
+            value: float | None = getattr(measured, statistic)
+            return value
         needed = PERCENTILES[statistic].least_values if statistic in PERCENTILES else 0
-        few = metric != "itl_ms" and self.requests_ok < needed  # gaps are more than requests
-        if whole is None and few:
+        if metric != "itl_ms" and self.requests_ok < needed:  # gaps are more than requests
             return None
-        value: float | None = (
-            self.partial.get(metric, {}).get(statistic)
-            if whole is None
-            else getattr(whole, statistic)
-        )
-        return value
+        return self.partial.get(metric, {}).get(statistic)
 
 
 def upgrade_summary(stored: BenchSummary) -> BenchSummary:

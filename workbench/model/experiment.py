@@ -347,5 +347,8 @@ class Experiment:
 
     @property
     def completed_pairs(self) -> int:
-        done = [(r.pair, r.arm) for r in self.runs if r.state == RunState.DONE]
-        return sum((pair, "B") in done for pair, arm in done if arm == "A")
+        done: dict[str, set[int]] = {"A": set(), "B": set()}
+        for run in self.runs:
+            if run.state == RunState.DONE:
+                done[run.arm].add(run.pair)
+        return len(done["A"] & done["B"])

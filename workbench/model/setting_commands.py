@@ -18,6 +18,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 from workbench.model import core_values
 from workbench.model.named_tuple import NamedTuple
@@ -138,7 +139,7 @@ class _ClockLock(RemoteSetting):
     ) -> None:
         self.label, self.which = label, which
         # of a lock's numbers
-        self.digits = [(low, high) for low in low_digits for high in high_digits]
+        self.digits = list(product(low_digits, high_digits))
 
     def argv(self, value: Any) -> tuple[str, ...]:
         if value == DEFAULT:

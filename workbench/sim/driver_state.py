@@ -183,7 +183,7 @@ class SimState:
             start = stored or self._initial_thermal_state(now)
             # energy never decreases, even if an engine was killed before it stored its last values
             joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
-            self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)
+            self._thermal = (float(start["unix_s"]), list(map(float, start["c"])), joules)
         at, temperatures, energies = self._thermal
         faults = self.faults()
         points: list[OperatingPoint] = []
@@ -287,11 +287,14 @@ class SimState:
         field."""
         with self._lock_and_store_thermal_state():
             stored = dict(self._read_json_file("settings.json"))
-            mine = {
-                **stored.get(str(gpu), {}),
-                **{_NAME_IN_FILE.get(k, k): v for k, v in changes.items()},
-            }
-            stored[str(gpu)] = {k: v for k, v in mine.items() if v is not None}
+            mine = dict(stored.get(str(gpu), {}))
+            for name, value in changes.items():
+                name_in_file = _NAME_IN_FILE.get(name, name)
+                if value is None:
+                    mine.pop(name_in_file, None)
+                else:
+                    mine[name_in_file] = value
+            stored[str(gpu)] = mine
             _write_json(self._paths["settings.json"], stored)
         self._readings = ()
 

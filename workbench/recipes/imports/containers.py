@@ -311,10 +311,10 @@ def parse_environment(given: object, notes: Notes) -> dict[str, str]:
     if isinstance(given, Mapping):
         pairs = [(str(k), v) for k, v in given.items()]
     elif isinstance(given, list) and all(isinstance(one, str) for one in given):
-        pairs = [
-            (name, value if equals else None)
-            for name, equals, value in (one.partition("=") for one in given)
-        ]
+        pairs = []
+        for one in given:
+            name, equals, value = one.partition("=")
+            pairs.append((name, value if equals else None))
     else:
         if given is not None:
             notes.add_not_understood_warning("the environment", given)

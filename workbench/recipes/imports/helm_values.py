@@ -137,15 +137,19 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
 def _count_gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
     """Return the number of GPUs of all pods of a server; None if the model names no number. With
     Ray, the number of nodes is added to `notes`."""
-    of_pod = parse_whole_number(str(model.get("requestGPU")), 4)
     ray = as_table(model.get("raySpec"))
     if ray.get("enabled") is not True:
-        return of_pod
-    workers = parse_whole_number(str(model.get("replicaCount")), 4) or 0
-    of_head = parse_whole_number(str(as_table(ray.get("headNode")).get("requestGPU")), 4) or 0
+        return parse_whole_number(str(model.get("requestGPU")), 4)
+    workers = _count_or_zero(model, "replicaCount")
     notes.add_left_out_note(
         f"the placement on {workers + 1} nodes",
         "add the nodes with their addresses to the preset",
     )
-    total = (of_pod or 0) * workers + of_head
+    total = _count_or_zero(model, "requestGPU") * workers
+    total += _count_or_zero(as_table(ray.get("headNode")), "requestGPU")
     return total or None
+
+
+def _count_or_zero(table: Mapping[str, Any], name: str) -> int:
+    """Return the field `name`, a number or its text, as a whole number; 0 if it is none."""
+    return parse_whole_number(str(table.get(name)), 4) or 0

@@ -12,7 +12,7 @@ from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag, parse_version_numbers
 from workbench.engines.command_line import EngineCommandLine, parse_plan, recognize_engine_start
 from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagCatalog, FlagKind, Origin
+from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, Origin
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import is_secret_name
@@ -118,9 +118,15 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
                     return outer.rstrip("/") + value[len(inner.rstrip("/")) :]
         return value
 
-    settings = tuple(replace(s, value=replace_container_paths(s.value)) for s in plan.flags)
-    env = tuple(replace(s, value=replace_container_paths(s.value)) for s in plan.env)
-    moved = replace(plan, model=replace_container_paths(plan.model), flags=settings, env=env)
+    def replace_paths_in_settings(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
+        return tuple(replace(s, value=replace_container_paths(s.value)) for s in settings)
+
+    moved = replace(
+        plan,
+        model=replace_container_paths(plan.model),
+        flags=replace_paths_in_settings(plan.flags),
+        env=replace_paths_in_settings(plan.env),
+    )
     if moved != plan:
         notes.add_left_out_note(
             "the container's directory layout", "paths in it became the host's paths of its volumes"

@@ -223,7 +223,7 @@ def _finished(url: str) -> float:
 @contextmanager
 def _busy(url: str) -> Any:
     """Let the server write a long answer while the block runs."""
-    body = {"model": MODEL, "prompt": "on and on", "max_tokens": 3000, "ignore_eos": True,
+    body = {"model": MODEL, "prompt": "on and on", "max_tokens": 30_000, "ignore_eos": True,
             "stream": True}  # fmt: skip
     headers = {"Content-Type": "application/json"}
     asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)

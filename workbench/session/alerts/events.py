@@ -110,8 +110,7 @@ def _end_time_text_if_late(status: ServerStatus) -> str:
 
 def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[RuleAndSentence]:
     """Yield the end of a benchmark, unless it is a run of a series, which is told as a whole."""
-    series = (before.experiment, before.sweep, state.experiment, state.sweep)
-    if any(one is not None and one.state is SeriesState.RUNNING for one in series):
+    if before.running_series or state.running_series:
         return
     spec = before.bench.spec
     what = "a server" if spec is None else benchmark_load_text(spec)

@@ -36,7 +36,10 @@ class EngineFlags:
         PATH names. The program is run only to read its version."""
         from workbench.server.engine_probe import probe_engine
 
-        named = executable or self._settings.chosen_programs_by_engine().get(engine.name, "")
+        named = executable
+        if not named:
+            chosen = self._settings.engine_program_and_source_file(engine.name)
+            named = "" if chosen is None else chosen[0]
         return await probe_engine(self._core.host, engine, shlex.split(named))
 
     def stored_catalog(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
@@ -70,12 +73,13 @@ class EngineFlags:
         from workbench.server import engine_flags
 
         host, key = self._core.host, self._flag_cache_key(engine, found)
-        why_not = engine_flags.why_flags_cannot_be_listed(host, engine, found) or (
-            None if again else self._refused.get(key)
-        )
-        if why_not is not None or found.version is None:
+        why_not = engine_flags.why_flags_cannot_be_listed(host, engine, found)
+        if why_not is None and not again:
+            why_not = self._refused.get(key)
+        if why_not is not None:
             step = f"run `workbench flags {engine.name}` for the flags of a shipped version"
-            raise HostError(why_not or "its version is unknown", host=host.name, next_step=step)
+            raise HostError(why_not, host=host.name, next_step=step)
+        assert found.version is not None
         async with self._asking:
             known = None if again else self.stored_catalog(engine, found)
             if known is not None:

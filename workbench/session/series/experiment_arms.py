@@ -216,7 +216,7 @@ class ExperimentArms:
         replaced = self._selected_server_to_stop(session)
         if replaced is not None:
             self._before = (session, replaced.run_id)
-        status = await session.servers.launch(editor, replaced, note_run_id)
+        status = await session.servers.launch_unchecked_plan(editor, replaced, note_run_id)
         self._run = self.started_run_id = status.run_id
         return status.run_id
 
@@ -386,7 +386,9 @@ class ExperimentArms:
         ):
             return ""
         try:
-            status = await session.servers.launch(session.servers.editor_of_run(run_id))
+            status = await session.servers.launch_unchecked_plan(
+                session.servers.editor_of_run(run_id)
+            )
         except WorkbenchError as error:
             return (
                 f"the server that ran before ({run_id}) was not started again: {error.message} "

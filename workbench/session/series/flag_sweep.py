@@ -174,7 +174,7 @@ class FlagSweep(SweepDesign):
 
         async def launch() -> str:
             try:
-                status = await self.parts.servers.launch(
+                status = await self.parts.servers.launch_unchecked_plan(
                     editor, note_run_id=self._record_starting_run_id
                 )
             finally:
@@ -267,7 +267,7 @@ class FlagSweep(SweepDesign):
             return
         before = f"the server that ran before the {self.progress.sweep.kind_noun}"
         try:
-            status = await self.parts.servers.launch(self.editor_to_restore)
+            status = await self.parts.servers.launch_unchecked_plan(self.editor_to_restore)
         except WorkbenchError as error:
             self.progress.change_sweep(error=f"{before} was not started again: {error.message}")
             return

@@ -557,7 +557,7 @@ class Servers:
     async def _start_plan_of_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
         async with self._start:
             with self._core.show_as_busy(_STARTING_TEXT):
-                return (await self.launch(editor, _server_to_stop(selected))).run_id
+                return (await self.launch_unchecked_plan(editor, _server_to_stop(selected))).run_id
 
     def editor_of_run(self, run_id: str) -> PlanEditor:
         """Return an editor with the plan with which a run was started. A secret, which is not
@@ -784,7 +784,7 @@ class Servers:
         async with self._start:
             pass
 
-    async def launch(
+    async def launch_unchecked_plan(
         self,
         editor: PlanEditor,
         replaced: ServerStatus | None = None,

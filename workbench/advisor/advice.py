@@ -94,8 +94,8 @@ def make_advice(
     settings: tuple[str, ...] = (),
     gain: Gain | None = None,
 ) -> Advice:
-    """Return an advice made of a finding with these fields and the expected `gain`. A gain below 1 %
-    is left out. The finding's flag is that of the first change; None without a change."""
+    """Return an advice made of a finding with these fields and the expected `gain`. A gain below 1
+    % is left out. The finding's flag is that of the first change; None without a change."""
     finding = Finding(
         level,
         code,

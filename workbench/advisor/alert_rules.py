@@ -21,8 +21,8 @@ ZeroOrOne = float  # 1.0 while a condition holds, and 0.0 otherwise
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
     """What is known of a host now. `engine` has the newest values of the live metrics of its server
-    by field name, and `server` says which one that is; "" if there is none. `capped` are the GPUs of
-    which a load has shown that a clock is capped by a limiter that the driver does not name."""
+    by field name, and `server` says which one that is; "" if there is none. `capped` are the GPUs
+    of which a load has shown that a clock is capped by a limiter that the driver does not name."""
 
     telemetry: Telemetry
     engine: Mapping[str, float]

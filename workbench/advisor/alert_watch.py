@@ -32,8 +32,8 @@ Reading = tuple[int, str, float | None]
 
 
 class RuleState(NamedTuple):
-    """What a list of the rules shows of one. `state` is "active", "pending", "ended", "quiet", or ""
-    if no value is known. `since_s` is how many seconds ago it began; None for the last two.
+    """What a list of the rules shows of one. `state` is "active", "pending", "ended", "quiet", or
+    "" if no value is known. `since_s` is how many seconds ago it began; None for the last two.
     `indexes` are the GPUs in this state, and `worst_value` is the value furthest beyond the
     threshold."""
 
@@ -278,8 +278,8 @@ class AlertWatch:
         self._groups: dict[int, str] = {}
 
     def update_alerts(self, now_s: float, interval_s: float, facts: LiveFacts) -> list[AlertChange]:
-        """Update the alerts with a reading that arrived at the monotonic time `now_s` of this machine.
-        Return what changed. Readings are expected each `interval_s` seconds."""
+        """Update the alerts with a reading that arrived at the monotonic time `now_s` of this
+        machine. Return what changed. Readings are expected each `interval_s` seconds."""
         before_s, self._before_s = self._before_s, now_s
         if before_s is not None and is_reading_overdue(now_s - before_s, interval_s):
             self._counts_s = now_s + SETTLE_S

@@ -1,6 +1,6 @@
 """The changes of a plan that a tune tries, in the order of what they can gain, with the reason for
-each; and the changes that cannot help on this hardware and load, with the reason against each. Pure:
-whether a server can start with a change is checked elsewhere."""
+each; and the changes that cannot help on this hardware and load, with the reason against each.
+Pure: whether a server can start with a change is checked elsewhere."""
 
 from __future__ import annotations
 
@@ -283,8 +283,8 @@ def _thread_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
 
 
 def _count_started_threads(host_cores: HostCores, thread_flag_value: float | None) -> int:
-    """Return how many threads llama.cpp starts: without the flag one for each core, and for a number
-    below 1 one for each CPU (llama.cpp#20020)."""
+    """Return how many threads llama.cpp starts: without the flag one for each core, and for a
+    number below 1 one for each CPU (llama.cpp#20020)."""
     if thread_flag_value is None:
         return host_cores.cores
     return int(thread_flag_value) if thread_flag_value > 0 else host_cores.cpus

@@ -68,9 +68,9 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All input of the advisor's rules. `plan_context` is the server's plan and engine, None if its command
-    line is unknown. `summary` has the metrics of a result. For an invalid result, `summary` is None
-    and `refused` has the reasons."""
+    """All input of the advisor's rules. `plan_context` is the server's plan and engine, None if its
+    command line is unknown. `summary` has the metrics of a result. For an invalid result, `summary`
+    is None and `refused` has the reasons."""
 
     plan_context: PlanContext | None = None
     sizes: ModelFacts | None = None

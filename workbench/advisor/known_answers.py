@@ -1,5 +1,5 @@
-"""Advice that would make the answers worse: a change is not recommended if the answers of the server
-with it were compared with those without it, and differ."""
+"""Advice that would make the answers worse: a change is not recommended if the answers of the
+server with it were compared with those without it, and differ."""
 
 from __future__ import annotations
 

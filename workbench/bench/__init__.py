@@ -19,14 +19,15 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
   real_text                      excerpts of real text, for synthetic prompts
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 
-Capture: `traffic_capture` starts two processes in front of a server. `proxy_process` passes bytes on and
-nothing else; `short_slice` lets it run as soon as it wakes. `trace_writer` reads what it has passed on,
-finds the requests in it (`proxied_traffic`), and writes them as rows without text (`captured_traffic`).
+Capture: `traffic_capture` starts two processes in front of a server. `proxy_process` passes bytes
+on and nothing else; `short_slice` lets it run as soon as it wakes. `trace_writer` reads what it has
+passed on, finds the requests in it (`proxied_traffic`), and writes them as rows without text
+(`captured_traffic`).
 
 Result: `summary` computes the metrics of a run from its `records`, over the `steady_window`, with
-`request_latency` and, under an SLO, `slo_attainment`. `energy` adds power and energy. `time_uncertainty` says how exact
-the latencies are, `result_validity` and `steadiness` whether the metrics are valid, and `trace_reuse` whether a
-trace's prefixes were reused.
+`request_latency` and, under an SLO, `slo_attainment`. `energy` adds power and energy.
+`time_uncertainty` says how exact the latencies are, `result_validity` and `steadiness` whether the
+metrics are valid, and `trace_reuse` whether a trace's prefixes were reused.
 
 Several results: `repeated_runs`, `compare` with `metric_changes` and `compared_texts`, `experiment`
 with `experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).

@@ -27,8 +27,8 @@ class AnswerSample:
         self.seen += 1
 
     def add_answer(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
-        """Count the answer to a request, and keep it if it is sampled. `prompt` identifies its prompt
-        (`Answer.prompt`)."""
+        """Count the answer to a request, and keep it if it is sampled. `prompt` identifies its
+        prompt (`Answer.prompt`)."""
         if self.is_next_answer_sampled:
             self._kept.append((record, reply, prompt))
             if len(self._kept) > self._limit:

@@ -2,8 +2,8 @@
 
 A row has the time of a request, the lengths of its prompt and answer, the numbers of the blocks of
 its prompt, and the conversation that it continues. Equal beginnings of prompts get equal numbers.
-Which beginnings are equal is known by hashes with a random key, which are only in the memory of this
-process: neither text nor a hash of text leaves it.
+Which beginnings are equal is known by hashes with a random key, which are only in the memory of
+this process: neither text nor a hash of text leaves it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Usage(NamedTuple):
 
 class CapturedPrompt(NamedTuple):
     """What a request asks: its prompt in pieces of text, the parts of a conversation in turn, and
-    how many tokens the answer may have. The parts are empty for a prompt that is no conversation."""
+    how many tokens the answer may have. The parts are empty for a prompt that is no
+    conversation."""
 
     texts: list[str]
     said: list[str]
@@ -309,7 +310,8 @@ def _read_chat_prompt(fields: dict[str, Any]) -> CapturedPrompt:
 
 
 def _require_filled_list(value: Any, why_left_out: str) -> list[Any]:
-    """Return `value` if it is a list with entries. Raises LeftOutError, with this reason, if not."""
+    """Return `value` if it is a list with entries. Raises LeftOutError, with this reason, if
+    not."""
     if not isinstance(value, list) or not value:
         raise LeftOutError(why_left_out)
     return value
@@ -483,8 +485,8 @@ def _read_token_count(fields: dict[str, Any], name: str) -> int | None:
 
 
 def _higher_usage_counts(one: Usage, other: Usage) -> Usage:
-    """Return the higher of each count; None for a count that neither has. A stream counts up, and may
-    report one count early."""
+    """Return the higher of each count; None for a count that neither has. A stream counts up, and
+    may report one count early."""
     pairs = zip(one, other, strict=True)
     return Usage(*(max(known_values(pair), default=None) for pair in pairs))
 

@@ -268,9 +268,9 @@ class Client:
         self, rest_until_ns: int, wake_ns: int | None
     ) -> tuple[list[tuple[int, int]], int, int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
-        `wake_ns`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor, event
-        mask), and the times at which the poll began and at which it had to end: 0 if it did not
-        wait, because sockets were ready."""
+        `wake_ns`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor,
+        event mask), and the times at which the poll began and at which it had to end: 0 if it did
+        not wait, because sockets were ready."""
         now = time.monotonic_ns()
         until = now + _TIME_LIMIT_CHECK_NS
         if wake_ns is not None:
@@ -339,8 +339,8 @@ class Client:
         return self._ready[-1]
 
     def _prepare_conversation_turn(self, index: int, due_ns: int) -> None:
-        """Prepare request `index`, whose request before has ended. It comes first. `due_ns` is 0 if it
-        has no pause."""
+        """Prepare request `index`, whose request before has ended. It comes first. `due_ns` is 0 if
+        it has no pause."""
         body = self.workload.request_body(index, warmup=False)
         turn = Exchange(index, False, body, due_ns=due_ns, stream=self.spec.stream)
         self._ready.appendleft(turn)
@@ -700,7 +700,8 @@ class Client:
         self._merged += bool(noted)
 
     def _record_answer_end_delay(self, delay_ns: int) -> None:
-        """Record how long after its last content the end of an answer came, in a read of its own."""
+        """Record how long after its last content the end of an answer came, in a read of its
+        own."""
         self._ends_after_ns.append(delay_ns)
         self._end_after_ns = sorted(self._ends_after_ns)[len(self._ends_after_ns) // 2]
 
@@ -854,8 +855,8 @@ class Client:
     def _exceeded_limit_failure(
         self, exchange: Exchange, now_ns: int, *, is_run_over: bool
     ) -> RequestFailure | None:
-        """Return the failure of a request in flight that has exceeded a limit of its time or length,
-        or that is cut because the run is over. None if the request may continue."""
+        """Return the failure of a request in flight that has exceeded a limit of its time or
+        length, or that is cut because the run is over. None if the request may continue."""
         failure = self._limits.exceeded_limit_failure(exchange, now_ns)
         if failure is not None:
             return failure

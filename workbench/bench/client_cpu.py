@@ -10,8 +10,8 @@ CpuReading = tuple[int, int]  # the monotonic time and the CPU time, in nanoseco
 
 
 class CpuLog:
-    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds. `record_reading`
-    adds a reading and must be called several times a second."""
+    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds.
+    `record_reading` adds a reading and must be called several times a second."""
 
     def __init__(self, readings: Iterable[CpuReading] = ()) -> None:
         self._at_ns: list[int] = []

@@ -112,13 +112,13 @@ def compare(
     or several runs of the same configuration.
 
     `paired` says that run i of A and run i of B were made in succession with the same seed.
-    `chosen_metric` is the metric that was named before the runs; the p-values of all other metrics are
-    corrected for the number of metrics. `level` is the confidence level of the intervals. `arms`
-    lists the kinds of differences that the comparison is about ("model", "host"), which then cause
-    no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on the
-    second host and B on the first. It is empty for one host. `quality` has measured comparisons of
-    answers, the newest first; the one of these two configurations is used, or the one with the id
-    `own_quality_id`, which was made beside these runs.
+    `chosen_metric` is the metric that was named before the runs; the p-values of all other metrics
+    are corrected for the number of metrics. `level` is the confidence level of the intervals.
+    `arms` lists the kinds of differences that the comparison is about ("model", "host"), which then
+    cause no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on
+    the second host and B on the first. It is empty for one host. `quality` has measured comparisons
+    of answers, the newest first; the one of these two configurations is used, or the one with the
+    id `own_quality_id`, which was made beside these runs.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -356,9 +356,9 @@ def _warn_of_incomparable_runs(
     paired: bool,
     expected: Collection[str] = (),
 ) -> Iterable[str]:
-    """Yield one sentence for each reason why the runs of A (`runs_of_a`) and of B (`runs_of_b`) cannot be
-    compared. Runs of the same side may differ in the kinds of conditions in `expected`, such as
-    "host"."""
+    """Yield one sentence for each reason why the runs of A (`runs_of_a`) and of B (`runs_of_b`)
+    cannot be compared. Runs of the same side may differ in the kinds of conditions in `expected`,
+    such as "host"."""
     windows = {}
     for side, runs in (("A", runs_of_a), ("B", runs_of_b)):
         for run in runs:
@@ -438,7 +438,8 @@ def _warn_of_tokens_per_chunk(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
-    (`runs_of_a`) and of B (`runs_of_b`): ITL is the gap between chunks, so it is not one of the same work."""
+    (`runs_of_a`) and of B (`runs_of_b`): ITL is the gap between chunks, so it is not one of the
+    same work."""
     x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (runs_of_a, runs_of_b))
     if _relative_difference_or_zero(x, y) > _WORK_DIFFERENCE_SHARE:
         yield (
@@ -464,8 +465,8 @@ def _difference_or_zero(x: float | None, y: float | None) -> float:
 def _describe_cache_clock_temperature_differences(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
-    """Yield a sentence for each difference between the runs of A (`runs_of_a`) and of B (`runs_of_b`) in
-    prefix cache use, clocks or GPU temperature.
+    """Yield a sentence for each difference between the runs of A (`runs_of_a`) and of B
+    (`runs_of_b`) in prefix cache use, clocks or GPU temperature.
 
     For unpaired runs, these sentences are warnings. For paired runs they are only notes, because
     the random order of the runs spreads such influences over both sides.

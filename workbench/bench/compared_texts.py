@@ -1,6 +1,6 @@
-"""The text of the two sides of a comparison: an excerpt of each, whether it is an answer, and whether
-their token counts can both be true. A side whose text is no answer is not faster, whatever it
-counts."""
+"""The text of the two sides of a comparison: an excerpt of each, whether it is an answer, and
+whether their token counts can both be true. A side whose text is no answer is not faster, whatever
+it counts."""
 
 from __future__ import annotations
 
@@ -201,9 +201,9 @@ def _correct_and_total_probe_answers(runs: Sequence[BenchResult]) -> tuple[int, 
 
 
 def load_content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:
-    """Return why the prompts that Workbench makes may mislead about the changed flags, such as those
-    of speculation. "" if no change depends on what the prompts say, or if the prompts are text of
-    the user."""
+    """Return why the prompts that Workbench makes may mislead about the changed flags, such as
+    those of speculation. "" if no change depends on what the prompts say, or if the prompts are
+    text of the user."""
     own = spec.prompts_name or spec.prompts or spec.command or spec.trace_reuse
     if own or spec.endpoint == "embeddings":
         return ""

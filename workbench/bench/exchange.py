@@ -142,9 +142,10 @@ class Exchange:
         return True
 
     def record_partial_read(self, since_ns: int, read_ns: int) -> None:
-        """Record that a read at `read_ns` left bytes in the socket, of which the first may have come
-        at `since_ns`. The server may have more that did not fit into the socket. So all later bytes
-        of this answer may have come earlier than their times by as long as the socket was full."""
+        """Record that a read at `read_ns` left bytes in the socket, of which the first may have
+        come at `since_ns`. The server may have more that did not fit into the socket. So all later
+        bytes of this answer may have come earlier than their times by as long as the socket was
+        full."""
         self.held_since_ns = self.held_since_ns or since_ns
         self.held_ns = max(1, read_ns - self.held_since_ns)
         self._text_chunk = None
@@ -260,7 +261,8 @@ class Exchange:
 
     @property
     def has_few_chunks(self) -> bool:
-        """Whether the answer has so few chunks that its record takes no more time than a few reads."""
+        """Whether the answer has so few chunks that its record takes no more time than a few
+        reads."""
         return self.whole is not None or len(self.reply.stamps_ns) <= _MAX_CHUNKS_OF_SHORT_ANSWER
 
     @property

@@ -14,11 +14,11 @@ different pairs shared a server, these pairs would be alike and the interval too
 (docs/REFERENCE.md, "What an experiment can show").
 
 If the number of pairs is not fixed beforehand, the interval is wider. An experiment that ends once
-its interval is narrow enough uses the confidence level `NOMINAL_LEVEL_UNTIL_SURE` instead of 95 %, because it
-would otherwise select intervals that are narrow by chance. Whenever a finished experiment is
-extended, the allowed chance of a false alarm is divided by four. Division by two would give up to 8
-% of false alarms if only experiments without a result are extended. Both values come from
-simulation (tests/benchmarks/bench_experiments.py).
+its interval is narrow enough uses the confidence level `NOMINAL_LEVEL_UNTIL_SURE` instead of 95 %,
+because it would otherwise select intervals that are narrow by chance. Whenever a finished
+experiment is extended, the allowed chance of a false alarm is divided by four. Division by two
+would give up to 8 % of false alarms if only experiments without a result are extended. Both values
+come from simulation (tests/benchmarks/bench_experiments.py).
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def check_experiment_spec(spec: ExperimentSpec) -> ExperimentSpec:
 
 
 def require_measurable_metric(metric: str, load_spec: BenchSpec) -> None:
-    """Raise InputError if no run of the workload `load_spec` can have a value of `metric`, for example
-    TTFT without streaming, or if there is no such metric."""
+    """Raise InputError if no run of the workload `load_spec` can have a value of `metric`, for
+    example TTFT without streaming, or if there is no such metric."""
     why = _why_not_measurable(metric, load_spec)
     if why:
         raise InputError(
@@ -353,7 +353,8 @@ def mark_run_failed_if_unfinished(run: ExperimentRun, why: str) -> ExperimentRun
 
 
 def why_metric_is_unusable(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run has no value of `metric` above 0, which a ratio needs. None if it has one."""
+    """Return why a run has no value of `metric` above 0, which a ratio needs. None if it has
+    one."""
     value = find_metric(metric).value_in(summary)
     if value:
         return None
@@ -562,8 +563,8 @@ def _disturbance_sentences(
 
 
 def _metric_factor_of_second_host(experiment: Experiment) -> dict[str | None, float]:
-    """Return {second host: the factor by which the chosen metric is higher there than on the first}.
-    {} in an experiment on one host."""
+    """Return {second host: the factor by which the chosen metric is higher there than on the
+    first}. {} in an experiment on one host."""
     machine = _change_between_hosts(experiment)
     if machine is None:
         return {}
@@ -595,7 +596,8 @@ def _smallest_detectable_change_pct(
 ) -> float | None:
     """Return the smallest true difference, in percent, that four of five experiments like this one
     would show. None for fewer than three pairs, whose scatter is unreliable. `level` is the
-    confidence level. `swapped` says for each pair on two hosts whether A and B had swapped hosts."""
+    confidence level. `swapped` says for each pair on two hosts whether A and B had swapped
+    hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None
     logs_of_a, logs_of_b = [], []

@@ -241,8 +241,8 @@ def _trend_sentence(slope: float, pairs: Sequence[Pair], arms: Sequence[Runs]) -
 
 
 def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
-    """Yield a sentence if the second run of a pair clearly differs from the first one, whichever arm
-    it is, beyond what the trend `slope` explains. Too few pairs to tell yield none.
+    """Yield a sentence if the second run of a pair clearly differs from the first one, whichever
+    arm it is, beyond what the trend `slope` explains. Too few pairs to tell yield none.
 
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
@@ -312,9 +312,9 @@ def _report_outliers_of_one_arm(arms: Sequence[Runs]) -> Iterator[str]:
 
 def _effective_sample_fraction(residuals: Sequence[float]) -> float:
     """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated
-    from the correlation of successive runs. `residuals` are the residuals of a fitted line, not all 0,
-    treated as an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) / n,
-    so this amount is added."""
+    from the correlation of successive runs. `residuals` are the residuals of a fitted line, not all
+    0, treated as an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) /
+    n, so this amount is added."""
     r = _inner_product(residuals, residuals[1:]) / _inner_product(residuals, residuals)
     r = min(max(r + (2 + 4 * r) / len(residuals), 0.0), 0.9)
     return (1 - r) / (1 + r)

@@ -78,7 +78,8 @@ def _write_result_file(path: Path, message: dict[str, Any]) -> None:
 
 
 def _wait_for_receipt() -> bool:
-    """Wait up to RECEIPT_TIMEOUT_S seconds for the line "received" on stdin. Return whether it came."""
+    """Wait up to RECEIPT_TIMEOUT_S seconds for the line "received" on stdin. Return whether it
+    came."""
     said, until = b"", time.monotonic() + RECEIPT_TIMEOUT_S
     while b"received" not in said:
         if not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:

@@ -112,8 +112,8 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> bytes:
         """Parse the next bytes of the response. Return the bytes of the body among them, b"" if
-        there are none. Bytes after the end of the body go to `rest`. Raises HttpError for an invalid
-        response."""
+        there are none. Bytes after the end of the body go to `rest`. Raises HttpError for an
+        invalid response."""
         self.received = True
         if not self.status:
             self._head += data

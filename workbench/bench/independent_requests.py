@@ -1,14 +1,15 @@
 """How many independent requests the requests of a run are worth.
 
-Requests that come at a rate share one queue: if one waits long, so do the next ones. Over such a run
-a percentage is known no better than from a smaller number of independent requests: the number of
-requests divided by their correlation time, in requests. That is the variance of the means of blocks
-of requests, times the length of a block, over the variance of one request. It is estimated from
-blocks of rising lengths, and the longest time counts, so that a slow queue is not missed.
+Requests that come at a rate share one queue: if one waits long, so do the next ones. Over such a
+run a percentage is known no better than from a smaller number of independent requests: the number
+of requests divided by their correlation time, in requests. That is the variance of the means of
+blocks of requests, times the length of a block, over the variance of one request. It is estimated
+from blocks of rising lengths, and the longest time counts, so that a slow queue is not missed.
 
-What is correlated is whether the requests keep the limit. A run in which all of them do shows nothing
-about that, so the correlation time of the latencies counts as well, unless they are far from the
-limit: by _FAR_FROM_LIMIT_DEVIATIONS times as much as they differ between the tenths of the run.
+What is correlated is whether the requests keep the limit. A run in which all of them do shows
+nothing about that, so the correlation time of the latencies counts as well, unless they are far
+from the limit: by _FAR_FROM_LIMIT_DEVIATIONS times as much as they differ between the tenths of the
+run.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def equivalent_independent_requests(
 
 
 def _is_percentile_far_from_limit(log_ratios: Sequence[float], wanted_percent: float) -> bool:
-    """Return whether the latency at the wanted percentage is far from the limit. `log_ratios` are the
-    logarithms of latency / limit."""
+    """Return whether the latency at the wanted percentage is far from the limit. `log_ratios` are
+    the logarithms of latency / limit."""
     size = len(log_ratios) // _MIN_BLOCKS
     if not size:
         return False

@@ -2,7 +2,8 @@
 
 The text stays in the form in which it arrives, as a JSON text between its quotes, because decoding
 each piece would cost more than receiving it. `TextChunk` and `Reply` append the pieces, and a sweep
-of the client calls `drop_middle_of_long_text` ten times a second, so a long reply never needs much memory.
+of the client calls `drop_middle_of_long_text` ten times a second, so a long reply never needs much
+memory.
 """
 
 from __future__ import annotations

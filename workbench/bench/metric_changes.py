@@ -113,8 +113,8 @@ def find_metric(name: str) -> ResultMetric:
 def choose_compared_metrics(
     runs: Sequence[BenchResult], chosen_metric: str | None = None
 ) -> tuple[ResultMetric, ...]:
-    """Return the metrics that a comparison of `runs` shows, with the metric `chosen_metric` by the user
-    first. Of the percentiles of latencies it has the highest that each run has.
+    """Return the metrics that a comparison of `runs` shows, with the metric `chosen_metric` by the
+    user first. Of the percentiles of latencies it has the highest that each run has.
     """
     names = ["output_tok_s", "tok_per_joule"]
     if any(run.spec.endpoint == "embeddings" for run in runs):
@@ -142,10 +142,10 @@ def metric_changes(
     level: float = CONFIDENCE_LEVEL,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
-    """Return the change of each metric from `runs_of_a` to `runs_of_b`. `chosen_metric` is the metric that
-    was named before the runs were made; its change comes first. `level` is the confidence level of
-    the intervals. For pairs on two hosts, `swapped` says for each pair whether A and B had swapped
-    hosts."""
+    """Return the change of each metric from `runs_of_a` to `runs_of_b`. `chosen_metric` is the
+    metric that was named before the runs were made; its change comes first. `level` is the
+    confidence level of the intervals. For pairs on two hosts, `swapped` says for each pair whether
+    A and B had swapped hosts."""
     runs = (*runs_of_a, *runs_of_b)
     changes: list[MetricChange] = []
     p_values: list[float | None] = []
@@ -203,8 +203,8 @@ def _change_and_p_value_of_metric(
     hypothesis that nothing changed.
 
     The p-value is None if there is no interval. Means are geometric, so that a change by a factor
-    and its inverse cancel out. `possible_error_share` is the share by which each value may be wrong; the
-    interval is wider by it.
+    and its inverse cancel out. `possible_error_share` is the share by which each value may be
+    wrong; the interval is wider by it.
     """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
@@ -281,7 +281,8 @@ def _two_sided_p_value(centre: float, error: StandardError) -> float:
 
 
 def _mark_change_if_withheld(change: MetricChange, runs: Sequence[BenchResult]) -> MetricChange:
-    """Return `change` with the verdict "withheld" if it has no values because a run withheld them."""
+    """Return `change` with the verdict "withheld" if it has no values because a run withheld
+    them."""
     if change.verdict != NOT_MEASURED or not withheld_reason(change.metric, runs):
         return change
     return replace(change, verdict=WITHHELD)

@@ -146,8 +146,8 @@ async def run_command(
 
 
 class _WatchedCommand(NamedTuple):
-    """The process that watches the user's command, the read end of a pipe with the command's output,
-    and the Unix time at which the command began."""
+    """The process that watches the user's command, the read end of a pipe with the command's
+    output, and the Unix time at which the command began."""
 
     watcher: LocalProcess
     output_fd: int
@@ -209,9 +209,10 @@ async def _read_watcher_message(watcher: LocalProcess) -> dict[str, Any]:
 async def _wait_for_exit_code_and_duration_s(
     watcher: LocalProcess, output_fd: int, on_line_bytes: Callable[[bytes], None], title: str
 ) -> tuple[int, float]:
-    """Wait until the user's command ends. Return its exit code and its duration in seconds. `watcher`
-    is the watcher process of the command, `output_fd` a pipe with the command's output, and
-    `on_line_bytes` receives each line of it. Children of the command that keep the pipe open are not waited for."""
+    """Wait until the user's command ends. Return its exit code and its duration in seconds.
+    `watcher` is the watcher process of the command, `output_fd` a pipe with the command's output,
+    and `on_line_bytes` receives each line of it. Children of the command that keep the pipe open
+    are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output_fd, "rb", buffering=0)
@@ -245,8 +246,8 @@ async def _end_watched_command(watcher: LocalProcess) -> None:
 
 
 async def _read_lines(stream: asyncio.StreamReader, on_line_bytes: Callable[[bytes], None]) -> None:
-    """Call `on_line_bytes` with each line of `stream`. A carriage return ends a line too, because progress
-    bars use it."""
+    """Call `on_line_bytes` with each line of `stream`. A carriage return ends a line too, because
+    progress bars use it."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")

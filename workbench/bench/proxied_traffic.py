@@ -43,7 +43,8 @@ class Frame(NamedTuple):
 
 
 def read_frames(source_fd: int) -> Iterator[Frame]:
-    """Yield each frame that `proxy_process` has written to a pipe. One that was cut at the end is left out."""
+    """Yield each frame that `proxy_process` has written to a pipe. One that was cut at the end is
+    left out."""
     room = fcntl.fcntl(source_fd, fcntl.F_GETPIPE_SZ)
     held = bytearray()
     while data := os.read(source_fd, room):
@@ -77,8 +78,8 @@ class Exchange(NamedTuple):
 
 
 class PassedTraffic:
-    """What went through a port. `on_exchange` is called with each request that a client sent to one of
-    `paths`, when its answer has ended. `unread` is the number of connections that were passed on
+    """What went through a port. `on_exchange` is called with each request that a client sent to one
+    of `paths`, when its answer has ended. `unread` is the number of connections that were passed on
     without being understood, and `refused` that of those that the server did not accept."""
 
     def __init__(self, paths: Collection[str], on_exchange: Callable[[Exchange], None]) -> None:
@@ -108,8 +109,8 @@ class PassedTraffic:
             del self._connections[number]
 
     def frame_count_if_idle(self, number: int) -> int | None:
-        """Return the number of frames of a connection that carries no request now; ANY_NUMBER if its
-        bytes were not understood. None if a request is in flight on it, or if it has ended."""
+        """Return the number of frames of a connection that carries no request now; ANY_NUMBER if
+        its bytes were not understood. None if a request is in flight on it, or if it has ended."""
         connection = self._connections.get(number)
         if connection is None or connection.asked:
             return None
@@ -120,8 +121,8 @@ class PassedTraffic:
         return list(self._connections)
 
     def end_all_exchanges(self, at_s: float) -> None:
-        """End all exchanges that are in flight, because no more frames come. Only an answer without a
-        length, which ends with its connection, counts as whole."""
+        """End all exchanges that are in flight, because no more frames come. Only an answer without
+        a length, which ends with its connection, counts as whole."""
         for connection in self._connections.values():
             connection.end_exchanges(at_s)
 

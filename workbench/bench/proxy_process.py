@@ -1,8 +1,9 @@
 """The process that passes bytes on between clients and a server, at once and unchanged.
 
-It does nothing else and understands none of the bytes, so nothing delays them. What it has passed on
-it tells in frames on stdout, where `trace_writer` reads them. `traffic_capture` starts both, and gives
-it the socket that clients connect to, the addresses of the server, and orders in lines on stdin:
+It does nothing else and understands none of the bytes, so nothing delays them. What it has passed
+on it tells in frames on stdout, where `trace_writer` reads them. `traffic_capture` starts both, and
+gives it the socket that clients connect to, the addresses of the server, and orders in lines on
+stdin:
 
     totals NUMBER     tell the reader that its totals are wanted, and by which request
     drain             accept no more connections, and end when there are none
@@ -165,8 +166,9 @@ class ConnectionRelay:
     def _try_connect_and_get_errno(
         self, server: _ConnectionEnd, family: int, address: Address
     ) -> int:
-        """Begin to connect to an address of the server, or go on with it. Return the error number: in
-        `_OPEN` if the connection is open, in `_OPENING` if that takes longer, or that of a failure."""
+        """Begin to connect to an address of the server, or go on with it. Return the error number:
+        in `_OPEN` if the connection is open, in `_OPENING` if that takes longer, or that of a
+        failure."""
         opening = server.socket
         if opening is None:
             try:
@@ -268,7 +270,8 @@ class ConnectionRelay:
 
     def _close_finished_connections(self, joined: _JoinedConnections) -> None:
         """Tell each end when the other has sent everything and its bytes were passed on. Close both
-        connections if both ends have, or if they are to be closed; wait for more bytes otherwise."""
+        connections if both ends have, or if they are to be closed; wait for more bytes
+        otherwise."""
         ends = joined.client, joined.server
         for end in ends:
             if end.far.read_all and not end.shut and not end.waiting:
@@ -402,8 +405,8 @@ class ConnectionRelay:
 
 
 def main(listener: str, addresses: str) -> int:
-    """Pass bytes on between the clients of the socket with the file number `listener` and the server
-    at one of `addresses`, a JSON list of (family, address). Return the exit code."""
+    """Pass bytes on between the clients of the socket with the file number `listener` and the
+    server at one of `addresses`, a JSON list of (family, address). Return the exit code."""
     found = [(family, tuple(address)) for family, address in json.loads(addresses)]
     relay = ConnectionRelay(socket.socket(fileno=int(listener)), found, 1, 0)
     gc.freeze()  # a collection of all that was imported would delay answers

@@ -1,12 +1,12 @@
-"""Which rate of requests a server keeps up with under an SLO, over a stated horizon: what the runs at
-a rate prove, which rate comes next, and the answer, which is always a bracket. All functions are
+"""Which rate of requests a server keeps up with under an SLO, over a stated horizon: what the runs
+at a rate prove, which rate comes next, and the answer, which is always a bracket. All functions are
 pure.
 
 A rate is far noisier than a number of users, because near saturation a queue needs minutes to grow
-or to empty. So only a run over the whole horizon, with at least MIN_REQUESTS_TO_HOLD requests, can show
-that a rate *holds*: the exact bound of Clopper and Pearson over the independent requests that the
-run is worth (independent_requests.py) shows for each limit that the wanted share is kept, and the
-server kept up. A rate *fails* if the same bound shows for one limit that the share is not kept.
+or to empty. So only a run over the whole horizon, with at least MIN_REQUESTS_TO_HOLD requests, can
+show that a rate *holds*: the exact bound of Clopper and Pearson over the independent requests that
+the run is worth (independent_requests.py) shows for each limit that the wanted share is kept, and
+the server kept up. A rate *fails* if the same bound shows for one limit that the share is not kept.
 Otherwise it is *open*. Short looks find the region first, and prove at most that a rate fails.
 """
 
@@ -131,9 +131,9 @@ def _round_rate_to_three_digits(rate: float, *, up: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RateSearch:
-    """The rates that were measured so far, with their runs. Looks double the rate until one does not
-    keep the limits, and halve the gap. Then runs over the horizon begin at the highest rate that
-    kept them, and go down until a rate holds and up until one fails."""
+    """The rates that were measured so far, with their runs. Looks double the rate until one does
+    not keep the limits, and halve the gap. Then runs over the horizon begin at the highest rate
+    that kept them, and go down until a rate holds and up until one fails."""
 
     limits: tuple[Limit, ...]
     levels: Mapping[float, Sequence[RateRun]]

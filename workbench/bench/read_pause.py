@@ -51,8 +51,8 @@ class ReadPause:
 
     def adapt_pause_to_gaps(self, running: Collection[Exchange], merged_reads: int = 0) -> None:
         """Compute the pause again from the newest times between two chunks of the requests in
-        flight. `merged_reads` is how many reads of the run returned chunks whose times are not known.
-        Call this ten times a second."""
+        flight. `merged_reads` is how many reads of the run returned chunks whose times are not
+        known. Call this ten times a second."""
         self._adapt_longest_pause(merged_reads)
         self._sweeps.append([gap for one in running for gap in _newest_chunk_gaps_ns(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
@@ -65,8 +65,8 @@ class ReadPause:
         self.ns = 0 if rest < _MIN_PAUSE_NS or gathered < _MIN_CHUNKS_PER_PAUSE else rest
 
     def _adapt_longest_pause(self, merged_reads: int) -> None:
-        """Halve the longest pause if too many reads since the last call returned several chunks with
-        one time, and let it grow otherwise."""
+        """Halve the longest pause if too many reads since the last call returned several chunks
+        with one time, and let it grow otherwise."""
         reads, self._reads = max(0, self._clock.reads - self._reads), self._clock.reads
         fresh, self._merged = merged_reads - self._merged, merged_reads
         if fresh > _MERGED_SHARE * reads:

@@ -40,9 +40,9 @@ class RealText:
         self._begins = begins
 
     def passage_starts_and_piece_counts(self) -> list[tuple[int, int]]:
-        """Return (number of the first piece, number of pieces) of the passages that the texts consist
-        of, in their order. A passage begins where an excerpt may begin, or is the rest of a passage
-        that was too long."""
+        """Return (number of the first piece, number of pieces) of the passages that the texts
+        consist of, in their order. A passage begins where an excerpt may begin, or is the rest of a
+        passage that was too long."""
         borders = [self._starts[0]]
         for start in (*self._starts[1:], len(self._ends)):
             while start - borders[-1] > _MAX_PASSAGE_PIECES:
@@ -56,8 +56,9 @@ class RealText:
         return len(self._whole) / len(self._ends)
 
     def find_first_piece_of_excerpt(self, offset_fraction: float, excerpt_index: int) -> int:
-        """Return the number of the first piece of excerpt `excerpt_index`. The excerpts of any successive
-        indices are spread evenly over all texts. `offset_fraction`, from 0 to 1, shifts all of them."""
+        """Return the number of the first piece of excerpt `excerpt_index`. The excerpts of any
+        successive indices are spread evenly over all texts. `offset_fraction`, from 0 to 1, shifts
+        all of them."""
         share = (offset_fraction + _GOLDEN_RATIO * excerpt_index) % 1.0
         return self._starts[bisect_right(self._starts, int(share * len(self._ends))) - 1]
 

@@ -56,9 +56,9 @@ class RequestFailure(NamedTuple):
 
 @dataclass(slots=True)  # not frozen, which takes three times as long to make: a run has thousands
 class RequestRecord:
-    """Measurements of one finished request, which nobody changes. `ttft_us` (first chunk) and `end_us` (end) are in
-    microseconds after the request was sent. `gaps_us` are the microseconds between successive
-    chunks with content.
+    """Measurements of one finished request, which nobody changes. `ttft_us` (first chunk) and
+    `end_us` (end) are in microseconds after the request was sent. `gaps_us` are the microseconds
+    between successive chunks with content.
 
     Token counts come from the server's field "usage" and are None if the server sends none. The
     token counts of a failed request may be too low. `first_tokens` is the number of tokens in the
@@ -145,8 +145,8 @@ _MAX_JSON_TEMPLATES = 64
 
 
 def _json_template_of(record: RequestRecord) -> str:
-    """Return the JSON text of a record as a format for `%`. Its values are the index, the times and,
-    if the record has one, the TTFT."""
+    """Return the JSON text of a record as a format for `%`. Its values are the index, the times
+    and, if the record has one, the TTFT."""
     said = record.as_json()
     fixed = {name: _encode_json(value).replace("%", "%%") for name, value in said.items()}
     free = {name: place for name, place in _PLACEHOLDERS_OF_VARYING_FIELDS.items() if name in said}
@@ -164,8 +164,8 @@ def count_failures_by_kind(records: Iterable[RequestRecord]) -> Counter[str]:
 
 
 def sum_of_field(records: Iterable[RequestRecord], name: str) -> int | None:
-    """Return the sum of a field, such as "output_tokens", over the records; None if one of them does
-    not have it. The sum over no records is 0."""
+    """Return the sum of a field, such as "output_tokens", over the records; None if one of them
+    does not have it. The sum over no records is 0."""
     return sum_or_none(map(attrgetter(name), records))
 
 

@@ -116,8 +116,8 @@ def _reason_of_idle_streams(
     """Return a reason to reject the result if fewer streams than requested were in flight on
     average; otherwise None.
 
-    Only the steady window of a run without a request rate is checked. With a request rate or a think
-    time, and near the start and the end of every run, streams are idle for other reasons.
+    Only the steady window of a run without a request rate is checked. With a request rate or a
+    think time, and near the start and the end of every run, streams are idle for other reasons.
     """
     if spec.has_pauses or window.name != STEADY_WINDOW:
         return None

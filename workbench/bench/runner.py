@@ -37,10 +37,11 @@ class BenchCancelled(BenchError):
 async def open_worker(
     host: Host | None = None, result_path: Path | None = None
 ) -> AsyncIterator[Worker]:
-    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run_load`.
-    The worker is a process on `host`, or on this machine if `host` is None. Only a local worker
-    leaves its result in the file `result_path` if this process is killed. The worker is ended when the
-    context manager ends. Raises ClientMissingError if `host` cannot run the load client."""
+    """Start a worker before its run, to save time, and yield it for the argument `worker` of
+    `run_load`. The worker is a process on `host`, or on this machine if `host` is None. Only a
+    local worker leaves its result in the file `result_path` if this process is killed. The worker
+    is ended when the context manager ends. Raises ClientMissingError if `host` cannot run the load
+    client."""
     worker = await (HostWorker.start(host) if host is not None else LocalWorker.start(result_path))
     try:
         yield worker
@@ -97,8 +98,8 @@ async def run_load(
 async def wait_until_done_or_cancelled(
     task: asyncio.Future[Any], cancel: asyncio.Event | None, timeout_s: float | None = None
 ) -> None:
-    """Wait until `task` is done or `cancel` is set, at most for `timeout_s` seconds. The task itself
-    goes on."""
+    """Wait until `task` is done or `cancel` is set, at most for `timeout_s` seconds. The task
+    itself goes on."""
     waits: list[asyncio.Future[Any]] = [task]
     if cancel is not None:
         waits.append(asyncio.ensure_future(cancel.wait()))

@@ -253,8 +253,9 @@ class Warmup:
         self.first = next_index
 
     def record_request_and_may_end(self, record: RequestRecord) -> bool:
-        """Add the record of a warm-up request that has ended. Return whether the server is steady, so
-        that the warm-up may end. A warm-up of a fixed number of requests ends by itself: False."""
+        """Add the record of a warm-up request that has ended. Return whether the server is steady,
+        so that the warm-up may end. A warm-up of a fixed number of requests ends by itself:
+        False."""
         self._seen += 1
         if not self.until_steady:
             return False

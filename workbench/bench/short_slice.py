@@ -12,8 +12,8 @@ _SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 
 
 def request_own_short_time_slice(slice_ns: int = 100_000) -> None:
-    """Ask the kernel to run this thread as soon as it wakes, although another has its core. In return
-    the kernel may interrupt it after `slice_ns`.
+    """Ask the kernel to run this thread as soon as it wakes, although another has its core. In
+    return the kernel may interrupt it after `slice_ns`.
 
     Nobody needs a right for it. Linux from 6.12 on heeds it, and an older one ignores it: then the
     thread wakes as any other. Under another policy than the normal one nothing is changed.

@@ -32,8 +32,8 @@ def slo_metric_values(
     end-to-end time begin when a request was due if the run had a schedule, and else when it was
     sent. A request without a second token keeps every limit of TPOT. `withheld` are latencies that
     were not timed well enough. A limit on one of them is judged only if nearly all requests kept or
-    broke it for sure; otherwise there is neither attainment nor goodput. Goodput counts in the steady
-    `window`, as throughput does.
+    broke it for sure; otherwise there is neither attainment nor goodput. Goodput counts in the
+    steady `window`, as throughput does.
     """
     if not slo:
         return {}
@@ -72,8 +72,8 @@ def uncertain_attainment_notes(
 ) -> tuple[str, ...]:
     """Return a note with the range of the attainment in `metrics`, or () if it is narrow.
 
-    Late reads (time_uncertainty.py) make TTFT and end-to-end time longer, and TPOT longer or shorter, so
-    more or fewer requests may have kept the SLO than those whose recorded times did.
+    Late reads (time_uncertainty.py) make TTFT and end-to-end time longer, and TPOT longer or
+    shorter, so more or fewer requests may have kept the SLO than those whose recorded times did.
     """
     if not isinstance(metrics.get("slo_pct"), float):
         return ()
@@ -135,7 +135,8 @@ def _attainment_of_limit(
 def _count_independent_requests(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> float | None:
-    """Return how many independent requests those with a due time are worth. None if none has one."""
+    """Return how many independent requests those with a due time are worth. None if none has
+    one."""
     due = sorted((r for r in counted if r.due_s is not None), key=attrgetter("due_s"))
     if not due:
         return None

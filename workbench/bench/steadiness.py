@@ -139,7 +139,8 @@ def describe_stalls(
 
 
 def share_of_window_stalled(stalls: Sequence[Stall], window: Window) -> float:
-    """Return the share of the window that the stalls took, 0 to 1; 0 for a window without duration."""
+    """Return the share of the window that the stalls took, 0 to 1; 0 for a window without
+    duration."""
     if window.seconds <= 0:
         return 0.0
     return sum(stall.seconds_inside_window(window) for stall in stalls) / window.seconds
@@ -172,8 +173,8 @@ def _chunk_and_end_times_s(record: RequestRecord) -> Iterator[float]:
 
 
 def _earliest_start_in_flight_s(counted: Sequence[RequestRecord], at_s: float) -> float:
-    """Return when the oldest request that was in flight until the byte at `at_s` was sent. `at_s` if
-    no request was in flight."""
+    """Return when the oldest request that was in flight until the byte at `at_s` was sent. `at_s`
+    if no request was in flight."""
     starts_s = (r.start_s for r in counted if r.start_s < at_s <= request_end_s(r))
     return min(starts_s, default=at_s)
 
@@ -240,10 +241,12 @@ def rate_error_pct(
     spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
 ) -> float | None:
     """Return the standard error of the tokens per second within the run, in percent: how much the
-    parts of the steady window differ, each at least one round of all streams. Two runs differ by more
-    than that, so a change inside it shows nothing. None with a request rate, and for a short run.
+    parts of the steady window differ, each at least one round of all streams. Two runs differ by
+    more than that, so a change inside it shows nothing. None with a request rate, and for a short
+    run.
 
-    At a fixed number of streams, the rate is the inverse of a request's time per token (Little's law).
+    At a fixed number of streams, the rate is the inverse of a request's time per token (Little's
+    law).
     """
     if window.name != STEADY_WINDOW or spec.has_pauses:
         return None

@@ -31,9 +31,9 @@ _MIN_OPEN_LOOP_DURATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a run, in seconds after the run began. `name` is STEADY_WINDOW for the steady window (all
-    streams are busy) or WHOLE_RUN for the whole run. If there is no steady window, `why` gives the
-    reason."""
+    """A part of a run, in seconds after the run began. `name` is STEADY_WINDOW for the steady
+    window (all streams are busy) or WHOLE_RUN for the whole run. If there is no steady window,
+    `why` gives the reason."""
 
     name: str
     begin_s: float

@@ -72,9 +72,9 @@ def summarize(
 
     `output_tok_s` and `request_s` are rates over the steady window (steady_window.py), and over the
     whole run if there is none; `whole_run_tok_s` is always a rate over the whole run. TTFT and
-    end-to-end time begin when a request is sent. With a schedule, such as a request rate or a trace,
-    a request may wait for a free stream before that: `queue_ms` is this wait, and the metrics named
-    `…_from_schedule_ms` include it. Limits of an SLO include it too.
+    end-to-end time begin when a request is sent. With a schedule, such as a request rate or a
+    trace, a request may wait for a free stream before that: `queue_ms` is this wait, and the
+    metrics named `…_from_schedule_ms` include it. Limits of an SLO include it too.
     """
     good, warm = select_successful(counted), select_successful(warmups)
     window = facts.window or choose_rate_window(spec, counted)

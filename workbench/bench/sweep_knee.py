@@ -41,8 +41,8 @@ class Knee:
 
 
 class _MeasuredPoint(NamedTuple):
-    """A measured point with its place among all points of the sweep. `x` is the value of the setting
-    or the concurrency, and 0 for a point without one; an unknown `tok_per_joule` is 0."""
+    """A measured point with its place among all points of the sweep. `x` is the value of the
+    setting or the concurrency, and 0 for a point without one; an unknown `tok_per_joule` is 0."""
 
     place: int
     point: SweepPoint

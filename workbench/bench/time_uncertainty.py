@@ -37,8 +37,8 @@ _LATENCY_STATISTICS = ("mean", *PERCENTILES)
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """How far the statistics of a latency may be wrong: at most by `widest_ms`. `too_wide` names the
-    first one that is not known within the limit, with its range; None if all of them are."""
+    """How far the statistics of a latency may be wrong: at most by `widest_ms`. `too_wide` names
+    the first one that is not known within the limit, with its range; None if all of them are."""
 
     widest_ms: float
     too_wide: str | None
@@ -98,9 +98,9 @@ def _max_stamp_delays_us(record: RequestRecord) -> list[int]:
 def tpot_uncertainty(
     good: Sequence[RequestRecord], tpot_ms: Callable[[RequestRecord, int], float | None]
 ) -> Uncertainty:
-    """Return how far the TPOT may be wrong. `tpot_ms(record, more_us)` returns the TPOT of a request
-    if `more_us` microseconds more had passed between its first and its last chunk; None if it has no
-    TPOT."""
+    """Return how far the TPOT may be wrong. `tpot_ms(record, more_us)` returns the TPOT of a
+    request if `more_us` microseconds more had passed between its first and its last chunk; None if
+    it has no TPOT."""
     long = [r for r in good if r.gaps_us]
     low = known_values(tpot_ms(r, -_max_stamp_delay_us(r, len(r.gaps_us))) for r in long)
     high = known_values(tpot_ms(r, _max_stamp_delay_us(r, 0)) for r in long)

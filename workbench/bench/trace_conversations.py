@@ -37,8 +37,8 @@ class Turn(NamedTuple):
 
 
 def read_turns(path: Path, entries: Iterator[tuple[str, Any]], max_turns: int) -> list[Turn]:
-    """Return the first `max_turns` requests of the conversations in `entries`, which are (place in the
-    file, decoded JSON). Raises InputError for an entry that is no conversation."""
+    """Return the first `max_turns` requests of the conversations in `entries`, which are (place in
+    the file, decoded JSON). Raises InputError for an entry that is no conversation."""
     turns: list[Turn] = []
     characters = 0
     for place, entry in entries:
@@ -104,8 +104,8 @@ def estimate_tokens(text: str) -> int:
 
 
 def iterate_array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield (place, decoded JSON object) for each entry of the JSON array in a file. Only as much of
-    the file is read as is used. Raises InputError for an entry that is no JSON object."""
+    """Yield (place, decoded JSON object) for each entry of the JSON array in a file. Only as much
+    of the file is read as is used. Raises InputError for an entry that is no JSON object."""
     decoder = json.JSONDecoder()
     utf_8 = codecs.getincrementaldecoder("utf-8-sig")()
     buffer, at, number, more = "", 0, 1, _READ_CHUNK_BYTES

@@ -1,9 +1,9 @@
 """Files of recorded traffic: the times and lengths of requests, and which of them share a prefix.
 
 The format is found by the content of the file: Mooncake JSONL (`timestamp` in ms, `input_length`,
-`output_length`, `hash_ids`, and for turns of a session `session_id` and `delay`), the CSV of Azure's
-LLM inference traces (2023 and 2024), the CSV of BurstGPT, and the conversations of ShareGPT, which
-have text but no times. Only as many lines are read as are used.
+`output_length`, `hash_ids`, and for turns of a session `session_id` and `delay`), the CSV of
+Azure's LLM inference traces (2023 and 2024), the CSV of BurstGPT, and the conversations of
+ShareGPT, which have text but no times. Only as many lines are read as are used.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ Parsed = TypeVar("Parsed")
 
 
 def read_trace(path: str | Path, first: int | None = None) -> Trace:
-    """Return the traffic in the file at `path`, or only its `first` requests. Rows without prompt or
-    answer tokens, which are failed requests, are left out, and with them the later turns of their
-    session that add to their prompts. Raises InputError if the file cannot be read or contains an
-    invalid row; the message then names the line."""
+    """Return the traffic in the file at `path`, or only its `first` requests. Rows without prompt
+    or answer tokens, which are failed requests, are left out, and with them the later turns of
+    their session that add to their prompts. Raises InputError if the file cannot be read or
+    contains an invalid row; the message then names the line."""
     path = Path(path)
     most = MOST_REQUESTS if first is None else min(first, MOST_REQUESTS)
     rows: list[_TraceRow] = []
@@ -169,8 +169,8 @@ class _SessionRows:
             self._broken.add(row.session)
 
     def is_prompt_unknown(self, row: _TraceRow) -> bool:
-        """Return whether a row adds to the prompt of a turn that was left out. Without that turn its
-        prompt would be too short."""
+        """Return whether a row adds to the prompt of a turn that was left out. Without that turn
+        its prompt would be too short."""
         return row.adds and row.session in self._broken
 
     def add_row_with_time(self, path: Path, line_number: int, row: _TraceRow) -> None:
@@ -368,7 +368,8 @@ def _raise_line_error(path: Path, number: int, why: str) -> NoReturn:
 
 
 def _parse_line(path: Path, number: int, parse: Callable[[str], Parsed], line: str) -> Parsed:
-    """Return what `parse` makes of line `number` of a file. Raises InputError for an invalid line."""
+    """Return what `parse` makes of line `number` of a file. Raises InputError for an invalid
+    line."""
     try:
         return parse(line)
     except RecursionError:
@@ -493,8 +494,8 @@ _decode_json = json.JSONDecoder(
 
 
 class _BlockSize:
-    """Finds the size of the blocks that the hashes of a file stand for: each prompt has one hash for
-    each block, or one for each full block."""
+    """Finds the size of the blocks that the hashes of a file stand for: each prompt has one hash
+    for each block, or one for each full block."""
 
     def __init__(self) -> None:
         self._possible: Sequence[int] = _BLOCK_SIZES
@@ -537,7 +538,8 @@ class _BlockNumbers:
         self._without_hash = 0
 
     def block_numbers_of_hashes(self, hashes: Sequence[int]) -> Sequence[int]:
-        """Return the block number of each hash, as an array of 64-bit numbers. () without hashes."""
+        """Return the block number of each hash, as an array of 64-bit numbers. () without
+        hashes."""
         if not hashes:
             return ()
         if max(hashes) < _LARGE_NUMBER:
@@ -571,8 +573,9 @@ _EMPTY_PROMPT = _SessionPrompt(0, 0, 0, [])
 
 
 class _PromptBlocks:
-    """The blocks of all prompts as texts, and the number of tokens that a prefix cache without limit
-    would reuse: those of the blocks, from the first one on, that earlier prompts began with too.
+    """The blocks of all prompts as texts, and the number of tokens that a prefix cache without
+    limit would reuse: those of the blocks, from the first one on, that earlier prompts began with
+    too.
 
     Blocks that follow each other in every prompt are written as one, under the number of the first:
     then the text of a prompt has no seams within what no two prompts share in part."""
@@ -605,8 +608,8 @@ class _PromptBlocks:
         return self._turns[row.before] if row.adds and row.before is not None else _EMPTY_PROMPT
 
     def _added_block_numbers_and_tokens(self, row: _TraceRow) -> list[tuple[int, int]]:
-        """Return (block number, tokens) for each hash of a row. Those of a turn begin with the answer
-        before it, and end with what no hash describes."""
+        """Return (block number, tokens) for each hash of a row. Those of a turn begin with the
+        answer before it, and end with what no hash describes."""
         before, left = self._prompt_of_previous_turn(row), row.input_tokens
         parts = (
             [(self._numbers.number_block_without_hash(), before.answer_tokens)]
@@ -622,8 +625,8 @@ class _PromptBlocks:
         return parts
 
     def format_blocks_as_json(self, row_index: int, row: _TraceRow) -> str:
-        """Return the prompt of a row as JSON: block numbers and lengths in turn. Call this after all
-        prompts were added, and for each row in the order of the rows."""
+        """Return the prompt of a row as JSON: block numbers and lengths in turn. Call this after
+        all prompts were added, and for each row in the order of the rows."""
         before, turn = self._prompt_of_previous_turn(row), self._turns.get(row_index)
         own = self._added_block_numbers_and_tokens(row) if turn is None else turn.own
         parts, node = [*before.written], before.node

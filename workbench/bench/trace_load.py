@@ -94,7 +94,8 @@ class TraceLoad:
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def input_tokens(self, index: int) -> int:
-        """Return the tokens of the prompt of request `index`, which must not be of a conversation."""
+        """Return the tokens of the prompt of request `index`, which must not be of a
+        conversation."""
         return sum(tokens for _, tokens in self.block_numbers_and_tokens(index))
 
 

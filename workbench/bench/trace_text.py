@@ -65,9 +65,9 @@ class TraceText:
         return self._real.excerpt(*self._passages[passage]).strip()
 
     def block_text(self, mark: str, offset: float, tokens: int, *, begins: bool) -> str:
-        """Return a block of `tokens` tokens. `begins` says whether it begins a prompt. Of two blocks
-        with equal `mark` and `offset`, the shorter is the beginning of the longer. `offset`, from 0
-        to 1, chooses the passages."""
+        """Return a block of `tokens` tokens. `begins` says whether it begins a prompt. Of two
+        blocks with equal `mark` and `offset`, the shorter is the beginning of the longer. `offset`,
+        from 0 to 1, chooses the passages."""
         known = self.tokens
         left = tokens - (known.begin if begins else known.block)
         whole: list[str] = []
@@ -81,14 +81,16 @@ class TraceText:
         return join_block_text(mark, [*whole, *self._first_tokens_of_passage(passage, left)])
 
     def _first_tokens_of_passage(self, passage: int, tokens: float) -> Sequence[str]:
-        """Return the first `tokens` tokens of a passage; nothing if they are less than half a piece."""
+        """Return the first `tokens` tokens of a passage; nothing if they are less than half a
+        piece."""
         start, pieces = self._passages[passage]
         many = round(pieces * tokens / self.tokens.passages[passage])
         return [self._real.excerpt(start, many).strip()] if many > 0 else []
 
     def fit_to_counted_lengths(self, requested_and_counted: Sequence[tuple[int, int]]) -> None:
-        """Fit estimated lengths to (requested, counted) tokens of prompts of one block. Prompts of two
-        lengths tell the tokens of the chat template from those of the text. Known lengths stay."""
+        """Fit estimated lengths to (requested, counted) tokens of prompts of one block. Prompts of
+        two lengths tell the tokens of the chat template from those of the text. Known lengths
+        stay."""
         if not self._estimated or not requested_and_counted:
             return
         wanted = [tokens - _PASSAGE_BEGIN_TOKENS for tokens, _ in requested_and_counted]

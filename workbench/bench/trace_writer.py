@@ -1,11 +1,11 @@
 """The process that writes captured traffic to a file, without its text.
 
-It reads what `proxy_process` has passed on, in frames on stdin until its end, and writes a line for each
-request whose answer has ended. It is a process of its own, so that reading long prompts delays no byte
-that passes through the port, and so that what was passed on is written although the command is killed.
-On stdout it writes lines of JSON: the totals so far when a frame asks for them, with the number of that
-request, and at its end; and, once a frame says that the port drains, which connections carry no request. At the end it
-puts the lines of the file in the order of their times.
+It reads what `proxy_process` has passed on, in frames on stdin until its end, and writes a line for
+each request whose answer has ended. It is a process of its own, so that reading long prompts delays
+no byte that passes through the port, and so that what was passed on is written although the command
+is killed. On stdout it writes lines of JSON: the totals so far when a frame asks for them, with the
+number of that request, and at its end; and, once a frame says that the port drains, which
+connections carry no request. At the end it puts the lines of the file in the order of their times.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _print_json(document: dict[str, Any]) -> None:
 def _count_exchange_and_format_line(
     traffic: CapturedTraffic, totals: _Totals, exchange: Exchange, began_s: float
 ) -> str:
-    """Return the trace line of an exchange, and count it in `totals`. "" if the exchange is left out;
-    `totals.left` then has the reason."""
+    """Return the trace line of an exchange, and count it in `totals`. "" if the exchange is left
+    out; `totals.left` then has the reason."""
     try:
         if exchange.status // 100 not in (0, 2):  # 0: the answer had no head
             raise LeftOutError(f"answered with HTTP {exchange.status}")

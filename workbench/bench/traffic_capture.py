@@ -74,8 +74,8 @@ class TrafficCapture:
         await self.request_totals_from_writer()  # both are ready
 
     async def request_totals_from_writer(self) -> dict[str, Any]:
-        """Ask the writer what it has written so far, and return its answer. The answer to an earlier
-        request, which may come first, does not count."""
+        """Ask the writer what it has written so far, and return its answer. The answer to an
+        earlier request, which may come first, does not count."""
         self._asked += 1
         number = self._asked
         self._send_command_to_relay("totals", number)

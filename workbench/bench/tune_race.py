@@ -1,5 +1,5 @@
-"""The design of a tune: which candidates are measured again, and which one meets the start preset in
-the final. All functions are pure.
+"""The design of a tune: which candidates are measured again, and which one meets the start preset
+in the final. All functions are pure.
 
   block 1: the start preset and all candidates, one start each
   block 2: the start preset and the best few, and the best two joined
@@ -76,10 +76,10 @@ def run_noise_std_pct(servers: Sequence[Sequence[float]]) -> float | None:
 
 
 def runs_differ_beyond_noise(log_values: Sequence[float], run_spread_pct: float | None) -> bool:
-    """Return whether the runs of one server differ by more than chance explains, so that one of them
-    was cold or disturbed. `log_values` are the logarithms of what they measured, and `run_spread_pct`
-    is the measured spread between the runs of one server, which counts if it is larger than the
-    assumed one."""
+    """Return whether the runs of one server differ by more than chance explains, so that one of
+    them was cold or disturbed. `log_values` are the logarithms of what they measured, and
+    `run_spread_pct` is the measured spread between the runs of one server, which counts if it is
+    larger than the assumed one."""
     if len(log_values) < 2:
         return False
     spread = max(Noise().run_pct, run_spread_pct or 0.0) / 100
@@ -96,10 +96,10 @@ def estimate_noise_from_final(
     run_spread_pct: float | None, log_ratios: Sequence[float]
 ) -> Noise | None:
     """Estimate the spread in percent between servers started alike, and between runs of one server,
-    from the pairs of a tune's final. `run_spread_pct` is the spread between runs; if it is None, that
-    between servers includes it. `log_ratios` are the logarithms of the ratios in the pairs, whose
-    servers were all started for the final. None if there are too few of them. The race cannot say
-    how servers differ: those that it starts twice are its best ones, which were chosen for what
+    from the pairs of a tune's final. `run_spread_pct` is the spread between runs; if it is None,
+    that between servers includes it. `log_ratios` are the logarithms of the ratios in the pairs,
+    whose servers were all started for the final. None if there are too few of them. The race cannot
+    say how servers differ: those that it starts twice are its best ones, which were chosen for what
     chance had added to them."""
     if len(log_ratios) < MIN_FINAL_PAIRS:
         return None
@@ -109,8 +109,9 @@ def estimate_noise_from_final(
 
 def largest_race_within_starts(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
     """Return the largest race with at most this number of candidates and of starts, of which
-    `reserved` are kept for other work. The final first gives up one of its `FINAL_PAIRS` pairs, and then
-    candidates are left out. Raises InputError if there is not room for a race of one candidate."""
+    `reserved` are kept for other work. The final first gives up one of its `FINAL_PAIRS` pairs, and
+    then candidates are left out. Raises InputError if there is not room for a race of one
+    candidate."""
     for count in range(candidates, 0, -1):
         for pairs in (FINAL_PAIRS, MIN_FINAL_PAIRS):
             size = RaceSize(count, count_second_block_candidates(count), pairs)
@@ -140,8 +141,8 @@ def select_second_block_entries(
 ) -> list[Entry]:
     """Return the entries of the second block, the best first. Entries that are further behind the
     best than chance explains are left out. The start preset counts as the best if it leads and
-    keeps the limits (`start_keeps_limits`). If two of the best three gain, and `may_join` allows both in
-    one server, the two joined take the last place."""
+    keeps the limits (`start_keeps_limits`). If two of the best three gain, and `may_join` allows
+    both in one server, the two joined take the last place."""
     ranked = sorted(gains, key=lambda entry: -gains[entry])
     best = max(gains.values(), default=0.0)
     if start_keeps_limits:
@@ -167,9 +168,10 @@ def std_of_log_gain_in_block(noise: Noise) -> float:
 def select_final_entry(
     gains: Mapping[Entry, float], *, start_keeps_limits: bool = True
 ) -> Entry | None:
-    """Return the entry of `gains` that meets the start preset in the final: the best one. None if it
-    was not faster than the start preset, so that a final could not show a gain. If the start preset
-    does not keep the limits (`start_keeps_limits`), the best entry meets it, faster or not."""
+    """Return the entry of `gains` that meets the start preset in the final: the best one. None if
+    it was not faster than the start preset, so that a final could not show a gain. If the start
+    preset does not keep the limits (`start_keeps_limits`), the best entry meets it, faster or
+    not."""
     best = max(gains, key=lambda entry: gains[entry], default=None)
     if best is None:
         return None

@@ -53,8 +53,8 @@ def are_arm_hosts_swapped(spec: ExperimentSpec, pair: int) -> bool:
 def does_a_run_first(spec: ExperimentSpec, pair: int) -> bool:
     """Return whether A runs first in pair number `pair`. Of the first and second swapped pair, the
     third and fourth, and so on, A runs first in one, and likewise of the unswapped pairs. The
-    experiment's seed decides in which one. A drift of the machines then looks neither like a difference between A and
-    B nor like a difference between the hosts."""
+    experiment's seed decides in which one. A drift of the machines then looks neither like a
+    difference between A and B nor like a difference between the hosts."""
     number = pair // 2  # among the pairs of its kind: of every two pairs one is swapped
     kind = "swapped" if are_arm_hosts_swapped(spec, pair) else "unswapped"
     first = random.Random(f"{spec.order_seed} {kind} {number // 2}").random() < 0.5
@@ -97,9 +97,9 @@ def separate_host_effect(
     log_ratios: Sequence[float], swapped: Sequence[bool], least_variance: float
 ) -> SeparatedEffect | None:
     """Return the effect of the change from A to B and the effect of the machine, computed from
-    log(B/A) of each pair. `swapped` says for each pair whether A and B had swapped hosts. `least_variance`
-    is the smallest variance that is assumed for a pair. None if all or no pairs are swapped,
-    because the two effects cannot be separated then."""
+    log(B/A) of each pair. `swapped` says for each pair whether A and B had swapped hosts.
+    `least_variance` is the smallest variance that is assumed for a pair. None if all or no pairs
+    are swapped, because the two effects cannot be separated then."""
     groups = _split_unswapped_and_swapped(log_ratios, swapped)
     if not all(groups):
         return None
@@ -123,8 +123,8 @@ def _split_unswapped_and_swapped(
 
 def variance_within_groups(log_ratios: Sequence[float], swapped: Sequence[bool]) -> float:
     """Return the pooled variance of log(B/A) inside two groups of pairs: those in which A and B had
-    swapped hosts, and the others. `swapped` says for each pair whether it was swapped. There must be
-    three or more pairs."""
+    swapped hosts, and the others. `swapped` says for each pair whether it was swapped. There must
+    be three or more pairs."""
     groups = _split_unswapped_and_swapped(log_ratios, swapped)
     squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
     return squares / (len(log_ratios) - 2)

@@ -1,5 +1,5 @@
-"""How many users a server serves under an SLO: what a level of users proves, which level comes next,
-and the answer. All functions are pure.
+"""How many users a server serves under an SLO: what a level of users proves, which level comes
+next, and the answer. All functions are pure.
 
 A user sends the next request when the answer to the previous one has ended. A level is a number of
 users, and is measured in several runs. The unit is a run, because the requests of one run share the
@@ -12,9 +12,9 @@ requests of all runs shows that the wanted share is kept. A level *fails* if t s
 that the mean is above 0. Otherwise it is *open*. Because a level may be looked at after each run,
 each look may err in `_ERROR_PROBABILITY` / (number of looks) of cases.
 
-Runs one after the other share what else the machine does, so their spread does not show how much its
-speed changes within minutes. Therefore the search comes back to both ends of its bracket, in turn,
-after all other levels. If the later runs contradict the first ones, the level is open again.
+Runs one after the other share what else the machine does, so their spread does not show how much
+its speed changes within minutes. Therefore the search comes back to both ends of its bracket, in
+turn, after all other levels. If the later runs contradict the first ones, the level is open again.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class LevelVerdict:
 
 
 def requests_needed_per_run(users: int, limits: Sequence[Limit]) -> int:
-    """Return how many requests a run needs, so that MIN_RUNS_PER_LEVEL runs can show the highest percentage
-    of `limits`."""
+    """Return how many requests a run needs, so that MIN_RUNS_PER_LEVEL runs can show the highest
+    percentage of `limits`."""
     wanted = max((limit.percent / 100 for limit in limits), default=0.0)
     least = max(_MIN_REQUESTS_PER_RUN, MIN_REQUESTS_PER_USER * users)
     if not wanted:
@@ -175,7 +175,8 @@ def _count_requests_within_limit(run: LevelRun, limit_index: int) -> int:
 @dataclass(frozen=True, slots=True)
 class CapacitySearch:
     """The levels that were measured so far, by number of users. The search doubles the users until
-    a level fails, halves them until one holds, halves the gaps, and then measures both ends again."""
+    a level fails, halves them until one holds, halves the gaps, and then measures both ends
+    again."""
 
     limits: tuple[Limit, ...]
     levels: Mapping[int, Sequence[LevelRun]]
@@ -183,8 +184,8 @@ class CapacitySearch:
     most: int = MOST_USERS
 
     def next_level(self) -> int | None:
-        """Return the number of users to measure next: a level that is still undecided, a new one, or
-        an end of the bracket again. None if the search has ended."""
+        """Return the number of users to measure next: a level that is still undecided, a new one,
+        or an end of the bracket again. None if the search has ended."""
         undecided = self._undecided_level()
         if undecided is not None:
             return undecided
@@ -285,7 +286,8 @@ class CapacitySearch:
 
 def user_capacity_sentence(search: CapacitySearch, *, ended: bool) -> str:
     """Return the answer as clauses in one line: how many users hold, how many fail, what is open,
-    which limit binds, and which verdicts changed. `ended` says whether the search came to its end."""
+    which limit binds, and which verdicts changed. `ended` says whether the search came to its
+    end."""
     holds, fails = search.highest_level_that_holds, search.lowest_level_that_fails
     changed = _changed_verdict_sentences(search)
     if holds is None and fails is None:

@@ -1,9 +1,10 @@
-"""How many users a server serves within limits, as one number for a comparison. All functions are pure.
+"""How many users a server serves within limits, as one number for a comparison. All functions are
+pure.
 
-Unlike the search of user_capacity.py, which proves that a level holds or fails, an estimate takes one
-run at each level. Its error is that of one run; experiments repeat it on fresh servers, and judge the
-pairs. The number lies between the highest level that kept the limits and the lowest above it that broke
-one, where the line between the logarithms of the latencies meets the limit.
+Unlike the search of user_capacity.py, which proves that a level holds or fails, an estimate takes
+one run at each level. Its error is that of one run; experiments repeat it on fresh servers, and
+judge the pairs. The number lies between the highest level that kept the limits and the lowest above
+it that broke one, where the line between the logarithms of the latencies meets the limit.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _CLIFF_LOG_RATIO = math.log(
 
 @dataclass(frozen=True, slots=True)
 class UserEstimate:
-    """The levels that were measured so far. `ratios` has for each number of users the logarithm of the
-    latency that the wanted share of requests kept, divided by its limit: of the limit that is worst.
+    """The levels that were measured so far. `ratios` has for each number of users the logarithm of
+    the latency that the wanted share of requests kept, divided by its limit: of the limit that is
+    worst.
     """
 
     ratios: Mapping[int, float]
@@ -37,7 +39,8 @@ class UserEstimate:
 
     @property
     def highest_users_within_limits(self) -> int | None:
-        """The highest level that kept all limits, below the lowest that broke one; None if none did."""
+        """The highest level that kept all limits, below the lowest that broke one; None if none
+        did."""
         breaks = self.lowest_users_over_limit
         kept = [users for users in self.ratios if breaks is None or users < breaks]
         return max(kept, default=None)

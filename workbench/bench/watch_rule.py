@@ -6,8 +6,9 @@
                       Holm's procedure leaves for it among all presets and measures of the night
 
 Only the last step can raise an alarm. The steps before only end the measuring early, which cannot
-make false alarms more frequent. In equal arms, a night has an alarm with a chance of `ALPHA_PER_NIGHT` at
-most: one in three years. A loss that is too small to matter is no alarm, however sure it is.
+make false alarms more frequent. In equal arms, a night has an alarm with a chance of
+`ALPHA_PER_NIGHT` at most: one in three years. A loss that is too small to matter is no alarm,
+however sure it is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Losses = Sequence[float]  # ln of how much worse the candidate is, for each pair
 
 
 def p_value_of_loss(losses: Losses) -> float | None:
-    """Return the one-sided p-value of "the candidate is not worse". None for fewer than two pairs."""
+    """Return the one-sided p-value of "the candidate is not worse". None for fewer than two
+    pairs."""
     if len(losses) < 2:
         return None
     spread = max(2 * _MIN_SPREAD**2, variance(losses))
@@ -51,8 +53,8 @@ def needs_more_pairs(first: Mapping[str, Losses]) -> bool:
 
 
 def needs_second_experiment(first: Mapping[str, Losses]) -> bool:
-    """Return whether a measure of the first experiment calls for a second one: a loss is likely, and
-    its mean is at least half of MIN_LOSS_PCT."""
+    """Return whether a measure of the first experiment calls for a second one: a loss is likely,
+    and its mean is at least half of MIN_LOSS_PCT."""
     return any(_is_loss_likely(measure, losses) for measure, losses in first.items())
 
 
@@ -66,8 +68,9 @@ def _is_loss_likely(measure: str, losses: Losses) -> bool:
 def detect_losses_of_night(
     experiments_by_preset: Sequence[tuple[Mapping[str, Losses], Mapping[str, Losses]]],
 ) -> list[tuple[Loss, ...]]:
-    """Return the losses of each preset of a night. `experiments_by_preset` has for each preset the losses by measure
-    of its first and of its second experiment; the second is empty if it was not made."""
+    """Return the losses of each preset of a night. `experiments_by_preset` has for each preset the
+    losses by measure of its first and of its second experiment; the second is empty if it was not
+    made."""
     tests: list[tuple[int, Loss]] = []
     p_values, weights = [], []
     for place, (first, second) in enumerate(experiments_by_preset):

@@ -43,8 +43,8 @@ _CLOSED_BEFORE_END_S = 1.0
 
 
 def main() -> int:
-    """Run the benchmark whose spec comes on stdin. Return the exit status. argv[1], if given, is the
-    file that gets the result if the process that started this one was killed."""
+    """Run the benchmark whose spec comes on stdin. Return the exit status. argv[1], if given, is
+    the file that gets the result if the process that started this one was killed."""
     output = WorkerOutput(1)
     if len(sys.argv) < 2:
         return run_benchmark_request(output)
@@ -87,9 +87,9 @@ def run_benchmark_request(
     partial_result_reasons: Collection[str] = (ENDED_BY_SIGNAL,),
 ) -> int:
     """Read the spec from stdin, send the load, and write the worker's messages to `output`. Return
-    the exit status. `store_message` gets the final message (a summary, an error or "stopped") before it is
-    written. After an early end for a reason in `partial_result_reasons`, a summary of the requests measured so
-    far replaces "stopped"."""
+    the exit status. `store_message` gets the final message (a summary, an error or "stopped")
+    before it is written. After an early end for a reason in `partial_result_reasons`, a summary of
+    the requests measured so far replaces "stopped"."""
     wake = create_stop_signal_fd()
     try:
         line = _read_request_line(wake)
@@ -120,9 +120,9 @@ def _run_in_one_process(
     partial_result_reasons: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from this process alone. Return the message that ends the run: a summary, or
-    the reason why the run was stopped. A signal makes the descriptor `wake_fd` readable and stops the
-    run. After a stop for a reason in `partial_result_reasons`, the message is a summary of the requests
-    measured so far, if any succeeded."""
+    the reason why the run was stopped. A signal makes the descriptor `wake_fd` readable and stops
+    the run. After a stop for a reason in `partial_result_reasons`, the message is a summary of the
+    requests measured so far, if any succeeded."""
 
     client = Client(spec, endpoint, key, output.write_record)
     _stop_when_parent_ends(client)
@@ -143,9 +143,9 @@ def _run_in_several_processes(
     partial_result_reasons: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from several processes. Return the message that ends the run: a summary, or the
-    reason why the run was stopped. A signal makes the descriptor `wake_fd` readable and stops the run.
-    After a stop for a reason in `partial_result_reasons`, the message is a summary of the requests measured so
-    far, if any succeeded."""
+    reason why the run was stopped. A signal makes the descriptor `wake_fd` readable and stops the
+    run. After a stop for a reason in `partial_result_reasons`, the message is a summary of the
+    requests measured so far, if any succeeded."""
     from workbench.bench.several_processes import SharedRun
 
     run = SharedRun(spec, endpoint, key, processes, output, partial_result_reasons)

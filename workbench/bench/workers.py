@@ -1,4 +1,5 @@
-"""The process of the load client: a child of this process, or a program on the host of the server."""
+"""The process of the load client: a child of this process, or a program on the host of the
+server."""
 
 from __future__ import annotations
 
@@ -115,8 +116,8 @@ class LocalWorker:
 
     @classmethod
     async def start(cls, result_path: Path | None = None) -> LocalWorker:
-        """Start the client as a process of this machine. It leaves its result in the file `result_path` if
-        this process is killed. Raises BenchError if it cannot be started."""
+        """Start the client as a process of this machine. It leaves its result in the file
+        `result_path` if this process is killed. Raises BenchError if it cannot be started."""
         words = (*_WORKER, *([str(result_path)] if result_path is not None else []))
         path = os.pathsep.join(
             p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p

@@ -91,8 +91,8 @@ def make_real_text_once(texts: tuple[str, ...]) -> RealText:
 class Workload:
     """Makes the body of each request of a run. `words` is the number of words, or of pieces of real
     text, in a synthetic prompt. This number comes from the server's tokenizer
-    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate_words`). For a
-    trace, it is the number of pieces for 512 tokens."""
+    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up
+    (`calibrate_words`). For a trace, it is the number of pieces for 512 tokens."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -160,8 +160,8 @@ class Workload:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the
         index, so that A and B of a comparison get equal words.
 
-        Digits made from the salt (`unique_prompt_mark`) are at the front, so that no two prompts of any
-        runs share a prefix. With `spec.shared_prefix`, the digits are at the end.
+        Digits made from the salt (`unique_prompt_mark`) are at the front, so that no two prompts of
+        any runs share a prefix. With `spec.shared_prefix`, the digits are at the end.
         """
         spec = self.spec
         if self._trace is not None:
@@ -201,8 +201,8 @@ class Workload:
         return self._trace_text.block_text(mark, offset, tokens, begins=begins)
 
     def _warmup_prompt_tokens(self, index: int) -> int:
-        """Return the length of the prompt of request `index` of a trace's warm-up: in turn the mean of
-        the trace and a quarter of it, since two lengths tell the chat template from the text."""
+        """Return the length of the prompt of request `index` of a trace's warm-up: in turn the mean
+        of the trace and a quarter of it, since two lengths tell the chat template from the text."""
         mean = self.spec.input_tokens
         return max(1, mean // 4) if index % 2 else mean
 
@@ -339,9 +339,9 @@ class Workload:
         return {_USAGE_IN_CHUNKS_OPTION: True}
 
     def request_usage_from_now_on(self) -> bool:
-        """Request usage in answers that are not streamed, too, because one came without it. TabbyAPI
-        needs that, and vLLM rejects it. Return False if nothing changes: the requests ask for usage
-        already, or are streamed, or ask for embeddings."""
+        """Request usage in answers that are not streamed, too, because one came without it.
+        TabbyAPI needs that, and vLLM rejects it. Return False if nothing changes: the requests ask
+        for usage already, or are streamed, or ask for embeddings."""
         if self.spec.stream or self._asks_usage or self.spec.endpoint == "embeddings":
             return False
         self._asks_usage = True
@@ -375,8 +375,8 @@ class Workload:
 
     def calibrate_words(self, index_and_prompt_tokens: Sequence[tuple[int, int]]) -> None:
         """Adjust `words` so that prompts get the requested length. `index_and_prompt_tokens` has
-        (number of a warm-up request, its tokens) as the server counted them, with the chat template,
-        for prompts of the number of words so far.
+        (number of a warm-up request, its tokens) as the server counted them, with the chat
+        template, for prompts of the number of words so far.
 
         Nothing changes for the user's own prompts, or if the server's tokenizer already determined
         the length.

@@ -224,7 +224,7 @@ def _is_recognized_member(process: Process, run: RunFiles, tokens: Mapping[int, 
     process id."""
     if process.pid_and_start in run.seen:
         return True
-    if process.pid == run.pid and process.start == run.start:
+    if (process.pid, process.start) == (run.pid, run.start):
         return True
     return run.token is not None and tokens.get(process.pid) == run.token
 

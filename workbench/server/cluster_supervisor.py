@@ -466,7 +466,7 @@ class ClusterSupervisor(Supervisor):
         try:
             await self._start_ray(plan, commands, start_rank)
             await start_rank(0)
-            others = [at for at, (node, _) in enumerate(commands) if at and not node.role]
+            others = [at for at, (node, _) in enumerate(commands[1:], 1) if not node.role]
             await asyncio.gather(*map(start_rank, others))
         except BaseException:
             await asyncio.shield(self._stop_ranks(server.ranks, OTHERS_GRACE_S))

@@ -62,7 +62,7 @@ class RateMeter:
         ended since the reading before, as {Unix second: {metric field: value}}; {} if it begins
         anew. Only the last of these seconds has gauges, such as the number of running requests."""
         counts = _known_counts(read)
-        fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
+        fallen = {n for n, c in self._counters.items() if counts.get(n, c.count) < c.count}
         passed_s = read.unix_s - self._last_s
         only_live = fallen == {"live_generation_tokens"}
         if only_live and read.running and passed_s <= MAX_READING_GAP_S:
@@ -99,9 +99,10 @@ def compute_rates(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
         return gauge_values(second)
     before, after = _known_counts(first), _known_counts(second)
     grown: dict[str, float] = {}
-    for name, was in before.items():
-        if name in after and after[name] >= was:
-            grown[name] = (after[name] - was) / seconds
+    for name in before.keys() & after.keys():
+        increase = after[name] - before[name]
+        if increase >= 0:
+            grown[name] = increase / seconds
     return {**_rates_per_s_and_shares_pct(grown), **gauge_values(second)}
 
 

@@ -44,7 +44,7 @@ def state_directory_findings(
     nearly full; [] if all is well. `write_result` is "yes", why nothing can be written, or "" if
     unknown. `state_dir` is "" if it could not be made. `free_kib` is None if unknown."""
     found = []
-    if write_result and write_result != "yes":
+    if write_result not in ("", "yes"):
         where = f"nothing can be written to the state directory {state_dir}: " if state_dir else ""
         fix = (
             "free some space on that disk, or set XDG_STATE_HOME on that host to the absolute path "

@@ -74,6 +74,8 @@ def scored_items_best_first(items: Sequence[T], score: Callable[[T], float | Non
 
 
 def _score_items(items: Sequence[T], score: Callable[[T], float | None]) -> list[tuple[float, T]]:
+    """Return (score, item) for each item that `score` does not leave out with None, the highest
+    score first."""
     scored = []
     for item in items:
         value = score(item)

@@ -209,6 +209,7 @@ def shared_files_without_hashes(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
 
 
 def format_first_names(names: Sequence[str]) -> str:
+    """Return the first names, separated by commas, and how many more there are."""
     text = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         text += f" and {len(names) - _NAMED} more"

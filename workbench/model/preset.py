@@ -158,6 +158,8 @@ class PresetModel(_Strict):
 
 
 def _require_ordered_clocks(value: tuple[int, int]) -> tuple[int, int]:
+    """Return the clock range as it is. Raises ValueError if its minimum is below 0 or above its
+    maximum."""
     if value[0] < 0 or value[0] > value[1]:
         raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
     return value
@@ -167,6 +169,7 @@ PromptTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 def _require_ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
+    """Return the lengths as they are. Raises ValueError if the shortest is above the longest."""
     if value[0] > value[1]:
         raise ValueError("expected [shortest, longest] in tokens")
     return value
@@ -392,8 +395,10 @@ class Preset(_Strict):
         the replacement is the variable's example or name, marked "asked for", because the user will
         be asked for the value."""
         for name, variable in self.variables.items():
-            known = variable.default or (
-                f"{variable.example} (asked for)" if variable.example else None
-            )
-            text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")
+            shown = f"<{name}: asked for>"
+            if variable.default:
+                shown = variable.default
+            elif variable.example:
+                shown = f"{variable.example} (asked for)"
+            text = text.replace(f"${{{name}}}", shown)
         return text

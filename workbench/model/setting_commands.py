@@ -169,6 +169,8 @@ class _ClockLock(RemoteSetting):
         ) < self._highest_and_lowest_mhz(value, highest_mhz)
 
     def _highest_and_lowest_mhz(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
+        """Return (highest, lowest) clock of a lock, at most `highest_mhz`. Without a lock, these
+        are `highest_mhz` and 0."""
         low, comma, high = str(lock).partition(",")
         if not comma:
             return highest_mhz, 0.0

@@ -221,6 +221,7 @@ class Alteration:
 
     @property
     def key(self) -> tuple[str, str]:
+        """(UUID of the GPU or HOST, key of the setting), which identify the altered setting."""
         return self.gpu_uuid, self.setting
 
     @property

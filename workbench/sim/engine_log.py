@@ -24,7 +24,7 @@ class EngineLog:
     def __init__(self, launch: LaunchOptions) -> None:
         self.engine = launch.engine
         self.started = time.monotonic()
-        self.ranks = launch.tp > 1 or launch.dp > 1  # lines name the rank that they come from
+        self.ranks = max(launch.tp, launch.dp) > 1  # lines name the rank that they come from
 
     def write_line(
         self,

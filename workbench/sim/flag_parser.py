@@ -72,6 +72,8 @@ class Catalog:
         return (flag, True) if flag else None
 
     def _find_flag_by_prefix(self, option: str) -> tuple[dict[str, Any], bool] | None:
+        """Return what `find_flag_and_is_on` returns for the only flag that an option is the
+        beginning of; None if there is none. Raises ArgumentsRejected if there are several."""
         matches = [text for text in self.spellings if text.startswith(option)]
         if len({id(self.spellings[text][0]) for text in matches}) > 1:
             raise self.engine.rejection_error(

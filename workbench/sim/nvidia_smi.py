@@ -252,10 +252,14 @@ def _run_query_loop(options: Options, devices: list[Device]) -> None:
 
 
 def _gpu_query_lines(device: Device, names: list[str], units: bool) -> list[str]:
+    """Return the line of --query-gpu for one GPU: its fields `names`, with units if `units` is
+    True."""
     return [", ".join(query_cell(device, name, units) for name in names)]
 
 
 def _process_query_lines(device: Device, names: list[str], units: bool) -> list[str]:
+    """Return a line of --query-compute-apps for each process on one GPU: its fields `names`, with
+    units if `units` is True."""
     reading = device.library._state.gpu_readings()[device.index]
     lines = []
     for process in reading.processes:
@@ -396,6 +400,8 @@ def _warn_persistence(device: Device) -> None:
 
 
 def _parse_clocks(value: str) -> tuple[int, int]:
+    """Return (lowest, highest) clock in MHz for a value such as "210,2400", "1500" or "tdp". Raises
+    Exit for any other text."""
     symbols = {"tdp": physics.TDP_MHZ, "unlimited": physics.UNLIMITED_MHZ}
     words = [word.strip().lower() for word in value.split(",")]
     try:
@@ -407,6 +413,8 @@ def _parse_clocks(value: str) -> tuple[int, int]:
 
 
 def _lock_clocks(device: Device, kind: str, value: str) -> None:
+    """Lock the clocks of a kind, "Gpu" or "Memory", to `value`, and print what the real program
+    prints."""
     low, high = _parse_clocks(value)
     if _change_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
         name = {"Gpu": "GPU", "Memory": "Memory"}[kind]

@@ -338,6 +338,7 @@ def require_prompt_ids(given: Any) -> list[int]:
 
 
 def parse_json_body(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body of a request. Raises ApiError if it is none."""
     try:
         body = json.loads(request.body)
     except ValueError as error:
@@ -356,6 +357,8 @@ def _prompt_pieces(body: dict[str, Any], chat: bool) -> list[str]:
 
 
 def _chat_text(body: dict[str, Any]) -> str:
+    """Return the messages of a chat request as one text, each with its role. Raises ApiError if
+    there are none."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise bad_request("messages: Field required", "messages")
@@ -372,6 +375,8 @@ def _chat_text(body: dict[str, Any]) -> str:
 
 
 def _prompt_text(body: dict[str, Any]) -> str:
+    """Return the prompt of a completion request as text; of a list, the first one, or its token ids
+    as words. Raises ApiError if there is none."""
     prompt = body.get("prompt")
     if isinstance(prompt, list):
         if all(isinstance(p, int) for p in prompt):

@@ -108,8 +108,8 @@ class PrefixCache:
         self.known: OrderedDict[int, None] = OrderedDict()
 
     def find_cached_tokens_and_hashes(self, prompt: list[str]) -> tuple[int, list[int]]:
-        """Return the number of tokens of `prompt` that need no prefill because they are in the
-        cache, and the hashes of the prompt's blocks. The last token always needs prefill."""
+        """Return (number of the prompt's tokens that need no prefill because they are in the cache,
+        hashes of the prompt's blocks). The last token always needs prefill."""
         hashes, link = [], 0
         for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
             link = hash((link, *prompt[at : at + BLOCK]))

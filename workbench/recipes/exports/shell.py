@@ -202,6 +202,8 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
 
 
 def _job_request(launch: Launch, launcher: str) -> JobRequest:
+    """Return the request for a job that runs the server, with the plan's own options if it runs by
+    this `launcher`."""
     options = launch.plan.run_options if launch.plan.run_as == launcher else {}
     return JobRequest(make_job_name(launch.name), launch.gpus, launch.host_count, options)
 

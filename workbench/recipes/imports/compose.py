@@ -117,6 +117,9 @@ def _read_env_files_of_service(files: Any, directory: Path | None, notes: Notes)
 def _container_of_service(
     service: Mapping[str, Any], values: Mapping[str, str], directory: Path | None, notes: Notes
 ) -> Container:
+    """Return the container of a service, with its variables filled in. `values` has the variables
+    of the compose file, and `directory` is that of the file. What a preset cannot contain is added
+    to `notes`."""
     filled = _fill_in_variables(service, notes, values)
     add_unknown_field_notes(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
     files = filled.get("env_file")
@@ -149,6 +152,7 @@ def _container_of_service(
 
 
 def _open_file_limit(service: Mapping[str, Any]) -> int | None:
+    """Return the soft limit of open files of a service; None if it sets none."""
     limit = as_table(service.get("ulimits")).get("nofile")
     soft = limit.get("soft") if isinstance(limit, Mapping) else limit
     return parse_whole_number(str(soft))
@@ -196,6 +200,8 @@ def _format_port_mapping(port: Any) -> str:
 
 
 def _docker_gpu_option(service: Mapping[str, Any]) -> str:
+    """Return the GPUs of a service as `docker run --gpus` names them: "all", "2" or "device=0,1";
+    "" if it has none."""
     if service.get("gpus"):
         return str(service["gpus"])
     place: Any = service.get("deploy")
@@ -226,6 +232,8 @@ def _fill_in_variables(value: Any, notes: Notes, values: Mapping[str, str]) -> A
 
 
 def _expand_compose_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
+    """Return the text of one part of a value of a compose file, as `_fill_in_variables` replaces
+    it."""
     if part == Variable("@"):  # a shell script's arguments, written without a second dollar sign
         return "$@"
     if not isinstance(part, Variable):

@@ -121,6 +121,8 @@ def _parse_option_names_and_values(word: str, following_words: list[str]) -> lis
 
 
 def _apply_option(container: Container, name: str, value: str, notes: Notes) -> None:
+    """Change `container` by one option of `docker run`. An option that a preset does not need or
+    cannot have is added to `notes`."""
     match name:
         case "env":
             variable, equals, text = value.partition("=")
@@ -276,6 +278,8 @@ def _split_host_and_container_path(volume: str) -> tuple[str, str]:
 
 
 def _host_port_by_container_port(ports: Sequence[str], notes: Notes) -> dict[int, int]:
+    """Return {port of the container: port of the host} for `ports`, each "HOST:CONTAINER". A port
+    without one on the host is left out; one that is no number is added to `notes`."""
     found: dict[int, int] = {}
     for port in ports:
         parts = port.partition("/")[0].split(":")

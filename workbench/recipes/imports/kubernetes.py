@@ -152,6 +152,7 @@ def _volumes_of_container(container: Mapping[str, Any], pod: Mapping[str, Any]) 
 
 
 def _gpu_count_text(container: Mapping[str, Any]) -> str:
+    """Return the number of GPUs that a container asks for, as text; "" if it asks for none."""
     resources = as_table(container.get("resources"))
     for kind in ("limits", "requests"):
         count = as_table(resources.get(kind)).get(_GPUS)

@@ -42,10 +42,12 @@ class Placement:
     def flags(self) -> Mapping[str, int | bool]:
         """The flags of vLLM for this placement."""
         found: dict[str, int | bool] = {}
-        if self.gpus is not None and (self.gpus > 1 or self.strategy in _EXPERT_PARALLEL):
+        is_expert_parallel = self.strategy in _EXPERT_PARALLEL
+        least = 1 if is_expert_parallel else 2
+        if self.gpus is not None and self.gpus >= least:
             kind = "data" if self.strategy == "single_node_dep" else "tensor"
             found[f"{kind}-parallel-size"] = self.gpus
-        if self.strategy in _EXPERT_PARALLEL:
+        if is_expert_parallel:
             found["enable-expert-parallel"] = True
         return found
 
@@ -146,9 +148,9 @@ def collect_override_arguments_and_environment(
     given: Given,
     notes: Notes,
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the (arguments, environment) that the recipe adds for its strategy and for the
-    generation of the host's GPUs. A strategy's own settings for the GPUs replace those of the
-    recipe. All other overrides are added to `notes`."""
+    """Return (arguments, environment) that the recipe adds for its strategy and for the generation
+    of the host's GPUs. A strategy's own settings for the GPUs replace those of the recipe and of
+    the variant. All other overrides are added to `notes`."""
     keys = _hardware_override_keys(given.gpus)
     by_strategy = as_table(document.get("strategy_overrides"))
     of_strategy = as_table(by_strategy.get(strategy))

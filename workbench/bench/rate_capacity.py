@@ -60,8 +60,8 @@ def lowest_measurable_rate(horizon_s: float) -> float:
 
 
 def short_run_duration_s(rate: float, horizon_s: float) -> float:
-    """Return how many seconds a short run at a rate takes: at least a minute and 100 requests,
-    usually at most a fifth of the horizon, and never longer than the horizon."""
+    """Return how many seconds a short run at a rate takes: a minute, but at most a fifth of the
+    horizon. It is longer if 100 requests need more time, up to the horizon."""
     wanted_s = max(SHORT_RUN_S, _SHORT_RUN_REQUESTS / rate)
     return min(wanted_s, max(_SHORT_RUN_SHARE * horizon_s, _SHORT_RUN_REQUESTS / rate), horizon_s)
 

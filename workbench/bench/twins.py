@@ -7,7 +7,8 @@ Armitage, The two-period cross-over clinical trial, Br J Clin Pharmacol 8, 1979;
 Design and Analysis of Cross-Over Trials, section 2.3). For each pair, d = log(B/A). m+ is the mean
 of d over the n+ unswapped pairs, m- over the n- swapped pairs:
 
-    change = (m+ + m-) / 2        machine = (m+ - m-) / 2        standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
+    change = (m+ + m-) / 2        machine = (m+ - m-) / 2
+    standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
 
 `s` is the pooled standard deviation of d inside the two groups of pairs, with n+ + n- - 2 degrees
 of freedom. `change` is B against A on the same machine, and `machine` is the second host against

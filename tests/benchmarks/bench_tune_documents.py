@@ -110,7 +110,7 @@ class VirtualServers:
         self.progress: SweepProgress | None = None
         self.base = session.plans.editor
         parts = session.sweeps._parts
-        parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
+        parts.servers.launch_unchecked_plan = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.stop_run_quietly = self._end  # type: ignore[method-assign,assignment]
         parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]

@@ -136,13 +136,13 @@ def test_b_right_after_s_waits_for_the_server_that_is_not_listed_yet(monkeypatch
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
-        held, launch = asyncio.Event(), s.session.servers.launch
+        held, launch = asyncio.Event(), s.session.servers.launch_unchecked_plan
 
         async def slow(*words: Any) -> Any:
             await held.wait()
             return await launch(*words)
 
-        monkeypatch.setattr(s.session.servers, "launch", slow)
+        monkeypatch.setattr(s.session.servers, "launch_unchecked_plan", slow)
         await s.load()
         await s.press("s", "enter")
         await s.until(lambda: "starting" in s.state.busy)

@@ -153,7 +153,7 @@ class Raced:
         parts = self.session.sweeps._parts
         parts.servers.check_start_on_host = self._nothing  # type: ignore[method-assign,assignment]
         parts.servers.require_startable_plan = lambda *_: None  # type: ignore[method-assign,assignment]
-        parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
+        parts.servers.launch_unchecked_plan = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.stop_run_quietly = self._nothing  # type: ignore[method-assign,assignment]
         parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]

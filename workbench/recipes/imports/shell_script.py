@@ -258,7 +258,7 @@ def _interpret_script(
 
 
 def _interpret_command(command: SimpleCommand, state: _State) -> None:
-    if not _follow_blocks_and_is_executed(command, state):
+    if not _update_blocks_and_check_executed(command, state):
         return
     for name, appended, elements in command.arrays:
         before = state.arrays.get(name, []) if appended else []
@@ -297,7 +297,7 @@ def _interpret_command(command: SimpleCommand, state: _State) -> None:
         _interpret_program_call(words, own, command, state)
 
 
-def _follow_blocks_and_is_executed(command: SimpleCommand, state: _State) -> bool:
+def _update_blocks_and_check_executed(command: SimpleCommand, state: _State) -> bool:
     """Update the blocks of `state` with a command, and return whether the shell runs it. False for
     a keyword of a `case`, and for a command in a branch that the shell does not run with the
     script's own values."""
@@ -535,12 +535,14 @@ def _apply_open_file_limit(words: Sequence[str], state: _State) -> None:
 
 def _export_variables(words: Sequence[str], state: _State) -> None:
     exported = words[0] == "export" or any(re.fullmatch(r"-\w*x\w*", word) for word in words)
+    names = []
     for word in words[1:]:
-        if found := _ASSIGNMENT.fullmatch(word):
-            word = found[1]
-            _add_assignment(found, state.variables, state)
-        if exported and word in state.variables:
-            state.env[word] = state.variables[word]
+        if assignment := _ASSIGNMENT.fullmatch(word):
+            _add_assignment(assignment, state.variables, state)
+            word = assignment[1]
+        names.append(word)
+    if exported:
+        state.env |= {name: state.variables[name] for name in names if name in state.variables}
 
 
 def _interpret_program_call(
@@ -705,16 +707,22 @@ def _computed_placeholder_with_note(source: str, state: _State) -> str:
     return COMPUTED
 
 
+def _code_as_text(code: Code, state: _State) -> str:
+    """Return the text that stands for `code`: a reference to a variable of the preset if `code`
+    finds the directory of the script, otherwise COMPUTED. In the second case, add a warning."""
+    if not _SCRIPT_DIRECTORY.search(code.source):
+        return _computed_placeholder_with_note(code.source, state)
+    name, about = "script_dir", "directory of the script"
+    if "/.." in code.source:
+        name, about = "project_dir", "directory above that of the script"
+    return state.notes.add_variable_and_get_reference(name, FORM_TITLE, about)
+
+
 def _part_as_text(part: str | Variable | Code, state: _State) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, Code) and _SCRIPT_DIRECTORY.search(part.source):
-        name, about = "script_dir", "directory of the script"
-        if "/.." in part.source:
-            name, about = "project_dir", "directory above that of the script"
-        return state.notes.add_variable_and_get_reference(name, FORM_TITLE, about)
     if isinstance(part, Code):
-        return _computed_placeholder_with_note(part.source, state)
+        return _code_as_text(part, state)
     if part.name == "@":
         return _computed_placeholder_with_note("$@", state)
     if part.alternative is not None:

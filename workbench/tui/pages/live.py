@@ -7,14 +7,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench.model.operating_map import operating_map_from_sweep, point_of_live_server
+from workbench.model.operating_map import point_of_live_server
 from workbench.model.sweep import Sweep
 from workbench.tui.cells import Row
 from workbench.tui.formats import bench_progress_text
 from workbench.tui.interval_histories import IntervalHistory
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
-from workbench.tui.widgets.sweep import operating_map_rows, sweep_rows, tune_rows
+from workbench.tui.widgets.sweep import (
+    operating_map_rows,
+    sweep_rows,
+    tune_rows,
+    user_operating_map,
+)
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -264,7 +269,8 @@ class SweepPage(MeasurementPage):
         """Return the tokens per second that a user and a GPU get now, with two digits, so that they
         seldom change: plotting takes long. Return None if the sweep is no search for users, or if
         the rates are unknown."""
-        if s.sweep_kind.counts != "user" or (found := operating_map_from_sweep(s)) is None:
+        found = user_operating_map(s)
+        if found is None:
             return None
         now = point_of_live_server(s, self.state.engine, found.gpus)
         if now is None:

@@ -245,15 +245,14 @@ class EngineRows:
 
 def _count_graph_lines_and_rows_each(columns: Columns, terminal_rows: int) -> tuple[int, int]:
     """Return how many lines of graphs there are, and how many rows each has."""
-    value_behind = bool(columns.after[0])
-    fits_one_row = value_behind or columns.before[0] >= ONE_ROW_LABEL
-    if terminal_rows >= TALL_ROWS and not value_behind:
-        return 2, 3
-    if terminal_rows >= TWO_LINES_ROWS and fits_one_row:
+    if not columns.after[0]:  # the value is in front of the graph
+        if terminal_rows >= TALL_ROWS:
+            return 2, 3
+        if columns.before[0] < ONE_ROW_LABEL:
+            return 1, 2
+    if terminal_rows >= TWO_LINES_ROWS:
         return 2, 1
-    if fits_one_row:
-        return 1, 1
-    return 1, 2
+    return 1, 1
 
 
 def _value_text(metric: _Metric, values: Sequence[float | None]) -> str:

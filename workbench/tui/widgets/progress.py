@@ -248,11 +248,10 @@ class ProgressRows(Painted):
             return RunningWork(
                 what, how_far, remaining_time_text(seconds - done), done / seconds, "K"
             )
-        if state.bench.running and is_load_check_running(state):
-            return RunningWork(
-                "checking GPU settings under load", bench_progress_text(state), key="K"
-            )
         if state.bench.running:
+            if is_load_check_running(state):
+                how_far = bench_progress_text(state)
+                return RunningWork("checking GPU settings under load", how_far, key="K")
             return describe_bench(state)
         if not state.bench.queued:
             return None

@@ -175,6 +175,14 @@ def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -
     return ()
 
 
+def user_operating_map(s: Sweep) -> OperatingMap | None:
+    """Return the operating map of a search for users. Return None for any other sweep, and if the
+    GPUs of the search were not read."""
+    if s.sweep_kind.counts != "user":
+        return None
+    return operating_map_from_sweep(s)
+
+
 def operating_map_rows(
     s: Sweep, width: int, height: int, server_rates: ServerRates | None = None
 ) -> list[Row]:
@@ -182,8 +190,8 @@ def operating_map_rows(
     those of a user, and beside it one of the tokens per joule. `server_rates` are the present rates
     of the server, drawn as a point; None for no point. For any other sweep, and for a search whose
     GPUs were not read, return the rows of `sweep_plot_rows`."""
-    found = operating_map_from_sweep(s)
-    if found is None or s.sweep_kind.counts != "user":
+    found = user_operating_map(s)
+    if found is None:
         return sweep_plot_rows(s, width, height)
     marks = {
         SIGNS["holds"]: "holds",

@@ -54,9 +54,10 @@ def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngin
         return found.problem or f"no {engine.title} was found"
     if found.version is None:
         return f"the version of {found.path} is not known: {found.how}"
-    if engine.parser is not None and _python_of_engine(found) is None:
-        return f"{found.path} does not name the Python that runs it"
-    if engine.parser is None and not engine.help_arguments:
+    if engine.parser is not None:
+        if _python_of_engine(found) is None:
+            return f"{found.path} does not name the Python that runs it"
+    elif not engine.help_arguments:
         return (
             f"{engine.title} has no list of its flags that could be read without starting its "
             "own code"

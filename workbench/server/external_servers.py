@@ -201,7 +201,9 @@ def _find_candidates(
         if seen.own or not seen.argv:
             continue
         ports = {listening[i] for i in seen.inodes if i in listening}
-        for port in sorted((ports or _open_ports_in_arguments(seen, open_ports)) - own_run_ports):
+        if not seen.inodes:
+            ports = _open_ports_in_arguments(seen, open_ports)
+        for port in sorted(ports - own_run_ports):
             candidates.setdefault(port, _make_server(seen, port))
     return list(candidates.values())
 
@@ -253,7 +255,7 @@ def _open_ports_in_arguments(seen: _SeenProcess, open_ports: set[int]) -> set[in
     other users, in a set. The set is empty if it is none of `open_ports`, the ports on which any
     process listens."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
-    return {int(found[1])} & open_ports if found and not seen.inodes else set()
+    return {int(found[1])} & open_ports if found else set()
 
 
 def _make_server(seen: _SeenProcess, port: int) -> FoundServer:

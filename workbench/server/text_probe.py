@@ -331,7 +331,7 @@ def _parse_vector(body: Any) -> tuple[float, ...] | None:
 
 
 def _to_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, float):  # a bool is an int
         return math.nan
     try:
         return float(value)

@@ -164,3 +164,12 @@ def test_simulated_programs_run_with_an_old_python(sim_env):
     for command in (["nvidia-smi", "-L"], ["vllm", "--version"], ["vllm", "serve", "--help"]):
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_pids_of_simulated_workers_belong_to_no_process_of_this_machine() -> None:
+    """The doctor of a simulated host also reads the processes of this machine. With the pid of one
+    of them, a worker would count as a process of Workbench."""
+    largest_pid = 2**22  # the limit of Linux
+    lines = [line for profile in profiles.PROFILES.values() for line in profile.doctor]
+    pids = [int(line.split()[0].removeprefix("worker=")) for line in lines if "worker=" in line]
+    assert pids and min(pids) > largest_pid

@@ -640,7 +640,7 @@ def test_a_thawed_change_sets_nothing_more(
         if goes_on:
             assert (await apply.apply_commands(bench.host, commands)).ok
             return
-        with pytest.raises(SettingsError, match="stood still for 40 s"):
+        with pytest.raises(SettingsError, match=r"stood still for \d\d s"):
             await apply.apply_commands(bench.host, commands)
 
     asyncio.run(work())

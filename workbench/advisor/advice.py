@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.lazy_dataclass import dataclass
@@ -76,6 +77,25 @@ class Advice:
 
 
 Rule = Callable[["Facts"], Iterator[Advice]]
+Part = TypeVar("Part")
+
+
+def rule_about(
+    find_part: Callable[[Facts], Part | None],
+) -> Callable[[Callable[[Facts, Part], Iterator[Advice]]], Rule]:
+    """Return a decorator that makes a rule of a function about one part of the facts, which
+    `find_part` returns. The rule gives no advice if the part is unknown (None)."""
+
+    def make_rule(report: Callable[[Facts, Part], Iterator[Advice]]) -> Rule:
+        @wraps(report)
+        def rule(facts: Facts) -> Iterator[Advice]:
+            part = find_part(facts)
+            if part is not None:
+                yield from report(facts, part)
+
+        return rule
+
+    return make_rule
 
 
 def format_share_as_percent(share: float) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
+from enum import Enum
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench import engines
 from workbench.engines.gpu_table import GpuType, find_gpu_type
@@ -42,6 +43,41 @@ _NUMBERS = (
     *("memory_total_bytes", "sm_max_mhz", "memory_max_mhz", "power_default_w", "power_max_w"),
     "temperature_slowdown_c",
 )
+
+
+class DecodingLimit(Enum):
+    """What takes most of a decoding step. With BETWEEN, neither memory reads nor kernel launches
+    do."""
+
+    MEMORY = "memory reads"
+    BETWEEN = "between"
+    LAUNCHES = "kernel launches"
+
+
+class StreamSpeed(NamedTuple):
+    """The measured decoding speed of each stream (simultaneous request), and the speed that the
+    memory bandwidth allows it."""
+
+    tok_s: float
+    limit_tok_s: float
+
+    @property
+    def fraction_of_limit(self) -> float:
+        return self.tok_s / self.limit_tok_s
+
+
+class Weights(NamedTuple):
+    """The bytes of a model's weights, and their mean bits per weight."""
+
+    total_bytes: float
+    bits: float
+
+
+class MeasuredRun(NamedTuple):
+    """The load of a valid result and its metrics."""
+
+    spec: BenchSpec
+    summary: BenchSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +143,21 @@ class Facts:
 
     # ---- derived
 
-    @property
-    def gpu_during_benchmark(self) -> GpuDuring | None:
-        """The readings of the GPUs during the benchmark; None without a valid result."""
+    def find_measured_run(self) -> MeasuredRun | None:
+        """Return the load and the metrics of the result; None without a valid result."""
+        if self.spec is None or self.summary is None:
+            return None
+        return MeasuredRun(self.spec, self.summary)
+
+    def find_gpu_during_benchmark(self) -> GpuDuring | None:
+        """Return the readings of the GPUs during the benchmark; None without a valid result."""
         return self.summary.gpu if self.summary else None
+
+    def find_gpu_util_pct(self) -> float | None:
+        """Return the GPUs' mean utilization during the benchmark in percent; None if it was not
+        read."""
+        gpu = self.find_gpu_during_benchmark()
+        return gpu.gpu_util_pct if gpu else None
 
     @property
     def engine_during_benchmark(self) -> EngineDuring | None:
@@ -120,7 +167,26 @@ class Facts:
     def has_flag(self, name: str) -> bool:
         """Return whether the server's engine has the flag `name`, set or not. False if the server's
         command line is unknown."""
-        return self.plan_context is not None and name in self.plan_context.catalog.flags
+        return name in self.plan_context.catalog.flags if self.plan_context else False
+
+    @property
+    def can_have_replicas(self) -> bool:
+        """Whether the server's engine has the flag for data-parallel replicas, and does not use all
+        GPUs anyway. False if the server's command line is unknown."""
+        context = self.plan_context
+        if context is None or context.engine.uses_all_gpus:
+            return False
+        return self.has_flag("data-parallel-size")
+
+    def find_plan_of_one_stream(self) -> PlanContext | None:
+        """Return the plan and engine of a server whose load had one stream. None for another load,
+        or if the server's command line is unknown."""
+        return self.plan_context if self.streams == 1 else None
+
+    def find_plan_in_eager_mode(self) -> PlanContext | None:
+        """Return the plan and engine of a server that was started with CUDA graphs turned off; None
+        for another server."""
+        return self.plan_context if self.enabled_eager_flag else None
 
     @property
     def concurrency_flag(self) -> str:
@@ -170,70 +236,86 @@ class Facts:
             return None
         return _positive_or_none(self.summary.per_stream_tok_s)
 
-    @property
-    def speed_fraction_of_limit(self) -> float | None:
-        """The measured decoding speed of each stream (simultaneous request) divided by the speed
-        that the memory bandwidth allows. None if either is unknown."""
-        if not self.ceiling_tok_s or not self.per_stream_tok_s:
+    def find_stream_speed(self) -> StreamSpeed | None:
+        """Return the measured decoding speed of each stream with the speed that the memory
+        bandwidth allows; None if either is unknown."""
+        speed, limit = self.per_stream_tok_s, self.ceiling_tok_s
+        if not speed or not limit:
             return None
-        return self.per_stream_tok_s / self.ceiling_tok_s
+        return StreamSpeed(speed, limit)
 
     @property
-    def speed_fraction_or_zero(self) -> float:
-        """`speed_fraction_of_limit`, 0 if it is unknown."""
-        return self.speed_fraction_of_limit or 0.0
+    def decoding_limit(self) -> DecodingLimit | None:
+        """What takes most of a decoding step, by the fraction of the speed that the memory
+        bandwidth allows. None if that speed is unknown, or if many streams, which make a step longer
+        by computing, decode at less than 60 % of it."""
+        speed = self.find_stream_speed()
+        if speed is None:
+            return None
+        if speed.fraction_of_limit >= MEMORY_BOUND:
+            return DecodingLimit.MEMORY
+        if not self.has_few_streams:
+            return None
+        if speed.fraction_of_limit >= LAUNCH_BOUND:
+            return DecodingLimit.BETWEEN
+        return DecodingLimit.LAUNCHES
 
     @property
     def is_memory_bound(self) -> bool:
-        return self.speed_fraction_or_zero >= MEMORY_BOUND
+        return self.decoding_limit == DecodingLimit.MEMORY
 
     @property
     def is_launch_bound(self) -> bool:
-        return 0 < self.speed_fraction_or_zero < LAUNCH_BOUND and self.has_few_streams
-
-    @property
-    def is_between_memory_and_launch_bound(self) -> bool:
-        """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the
-        speed that the memory bandwidth allows. Then neither memory reads nor kernel launches take
-        most of a decoding step."""
-        fraction = self.speed_fraction_or_zero
-        return LAUNCH_BOUND <= fraction < MEMORY_BOUND and self.has_few_streams
+        return self.decoding_limit == DecodingLimit.LAUNCHES
 
     @property
     def is_slowed_by_weight_reads(self) -> bool:
         """Whether reading the weights takes at least 60 % of each decoding step; with at most 8
         streams, at least 30 %. False if the speed that the memory bandwidth allows is unknown."""
-        return self.is_memory_bound or self.is_between_memory_and_launch_bound
+        return self.decoding_limit in (DecodingLimit.MEMORY, DecodingLimit.BETWEEN)
 
     @property
     def has_few_streams(self) -> bool:
         """Whether the load has at most 8 streams (simultaneous requests). False if it is not a
         closed loop, or if their number is unknown."""
-        return (self.streams or math.inf) <= _FEW_STREAMS
+        if not self.streams:
+            return False
+        return self.streams <= _FEW_STREAMS
 
     @property
     def gain_to_bandwidth_limit_pct(self) -> float:
         """The largest possible gain in percent before decoding reaches the speed that the memory
         bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
         unknown."""
-        fraction = self.speed_fraction_of_limit
-        if not fraction:
+        speed = self.find_stream_speed()
+        if speed is None:
             return math.inf
-        return 100 * (1 / fraction - 1)
+        return 100 * (1 / speed.fraction_of_limit - 1)
 
-    @property
-    def bits_per_weight(self) -> float | None:
-        sizes = self.sizes
-        if sizes is None or not sizes.weight_bytes or not sizes.parameters:
+    def find_weight_bytes(self) -> float | None:
+        """Return the bytes of the model's weights; None if they are unknown."""
+        return _positive_or_none(self.sizes.weight_bytes) if self.sizes else None
+
+    def find_weights(self) -> Weights | None:
+        """Return the bytes and bits of the model's weights. None if the bytes or the number of
+        weights is unknown."""
+        parameters = self.sizes.parameters if self.sizes else None
+        weight_bytes = self.find_weight_bytes()
+        if not weight_bytes or not parameters:
             return None
-        return 8 * sizes.weight_bytes / sizes.parameters
+        return Weights(weight_bytes, 8 * weight_bytes / parameters)
+
+    def find_accepted_draft_pct(self) -> float | None:
+        """Return the percentage of the draft tokens that the engine accepted during the benchmark;
+        None if it counted none."""
+        engine = self.engine_during_benchmark
+        return engine.spec_accepted_pct if engine else None
 
     @property
     def uses_speculative_decoding(self) -> bool:
         """Whether the server used speculative decoding, according to the engine's counters or the
         flags."""
-        engine = self.engine_during_benchmark
-        if engine is not None and engine.spec_accepted_pct is not None:
+        if self.find_accepted_draft_pct() is not None:
             return True
         if self.plan_context is None:
             return False
@@ -245,7 +327,7 @@ class Facts:
     def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason
         `reason`, such as "SW power cap"."""
-        gpu = self.gpu_during_benchmark
+        gpu = self.find_gpu_during_benchmark()
         if gpu is None:
             return 0.0
         return gpu.event_reasons.get(reason, 0.0)

@@ -14,9 +14,10 @@ from workbench.advisor.advice import (
     Rule,
     format_share_as_percent,
     make_advice,
+    rule_about,
 )
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
-from workbench.model.bench import PcieDuring
+from workbench.model.bench import GpuDuring, PcieDuring
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
@@ -213,12 +214,10 @@ def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_heat(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_gpu_during_benchmark)
+def report_heat(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
     """Report that heat lowered the clocks, or that a GPU came close to the temperature at which it
     slows down."""
-    gpu = facts.gpu_during_benchmark
-    if gpu is None:
-        return
     slowed = []
     for name in THERMAL_REASONS:
         share = facts.fraction_of_run_limited_by(name)
@@ -242,13 +241,11 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
         yield make_advice(Level.HINT, "thermal.remedy", text, fix=fix, evidence=f"{hottest:.0f} °C")
 
 
-def report_clocks_below_highest(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_gpu_during_benchmark)
+def report_clocks_below_highest(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
     """Report that the SM or memory clock under load was below the highest clock that the driver
     lists, which is normal. For the memory clock, also report how much a lock at the highest clock
     could gain at most."""
-    gpu = facts.gpu_during_benchmark
-    if gpu is None or not facts.gpus:
-        return
     highest_sm = _common_value_or_none({g.sm_max_mhz for g in facts.gpus})
     highest = _common_value_or_none({g.memory_max_mhz for g in facts.gpus})
     capped = _is_power_capped(facts)
@@ -321,10 +318,10 @@ def report_settings_without_effect(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_gpu_util_pct)
+def report_busy_at_low_power(facts: Facts, util_pct: float) -> Iterator[Advice]:
     """Report a GPU with high utilization at low power: such a GPU is not under full load."""
-    gpu = facts.gpu_during_benchmark
-    if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
+    if util_pct < _BUSY_PCT:
         return
     shares, each = [], []
     for g in facts.gpus:
@@ -337,36 +334,33 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
         "it waits for others"
     )
     if max(shares, default=1.0) > _LOW_POWER:
-        text = f"{gpu.gpu_util_pct:.0f} % utilization does not mean a full GPU: {meaning}"
+        text = f"{util_pct:.0f} % utilization does not mean a full GPU: {meaning}"
         yield make_advice(
-            Level.INFO, "util.definition", text, evidence=f"utilization {gpu.gpu_util_pct:.0f} %"
+            Level.INFO, "util.definition", text, evidence=f"utilization {util_pct:.0f} %"
         )
         return
-    text = f"{gpu.gpu_util_pct:.0f} % utilization at {format_share_as_percent(max(shares))} of the rated power: "
+    text = f"{util_pct:.0f} % utilization at {format_share_as_percent(max(shares))} of the rated power: "
     level, why, fix = Level.INFO, "a memory-bound load", ""
     if not facts.is_memory_bound:
         level, why = Level.HINT, "the GPU waits"
         fix = "check for eager mode, synchronization between GPUs, or a stuck clock"
-    evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {', '.join(each)}"
+    evidence = f"utilization {util_pct:.0f} %, {', '.join(each)}"
     text = f"{text}{why}. U{meaning[1:]}"
     yield make_advice(level, "util-vs-power", text, fix=fix, evidence=evidence)
 
 
-def report_idle_gpu_time(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_gpu_util_pct)
+def report_idle_gpu_time(facts: Facts, util_pct: float) -> Iterator[Advice]:
     """Report that the GPUs ran no kernel for a part of a closed-loop run, because they waited for
     the host or the client."""
-    gpu = facts.gpu_during_benchmark
-    if gpu is None or gpu.gpu_util_pct is None or facts.streams is None:
-        return
-    util = gpu.gpu_util_pct
-    if util >= _BUSY_PCT:
+    if facts.streams is None or util_pct >= _BUSY_PCT:
         return
     power = ""
     if powers := _list_gpus_with_known_power(facts):
         most = max(power.fraction_of_limit for power in powers)
         power = f", at {format_share_as_percent(most)} of the power limit"
     text = (
-        f"the GPUs ran no kernel in {100 - util:.0f} % of the time{power}: they wait for the "
+        f"the GPUs ran no kernel in {100 - util_pct:.0f} % of the time{power}: they wait for the "
         "host or the client"
     )
     fix = (
@@ -374,7 +368,9 @@ def report_idle_gpu_time(facts: Facts) -> Iterator[Advice]:
         "streams at the same "
         "time fill the gaps"
     )
-    yield make_advice(Level.HINT, "util.waits", text, fix=fix, evidence=f"utilization {util:.0f} %")
+    yield make_advice(
+        Level.HINT, "util.waits", text, fix=fix, evidence=f"utilization {util_pct:.0f} %"
+    )
 
 
 def _find_rated_power_w(gpu: GpuFacts) -> float | None:
@@ -392,11 +388,11 @@ def has_stuck_clock(gpu_name: str, sm_mhz: float, util_pct: float) -> bool | Non
     return gpu_name == NODES_OF_ONE_GPU and sm_mhz < _STUCK_MHZ
 
 
-def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_gpu_during_benchmark)
+def report_stuck_clock(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
     """Report a GB10 whose SM clock stays low under load although the driver reports no reason for
     it."""
-    gpu = facts.gpu_during_benchmark
-    if gpu is None or gpu.sm_mhz is None:
+    if gpu.sm_mhz is None:
         return
     util_pct = gpu.gpu_util_pct
     if util_pct is None:
@@ -413,11 +409,10 @@ def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def report_pcie_link(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_gpu_during_benchmark)
+def report_pcie_link(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
     """Report whether the PCIe links of the GPUs limit the run, by the bytes that crossed them."""
-    if facts.gpu_during_benchmark is None:
-        return
-    known = [link for link in facts.gpu_during_benchmark.pcie if link.link_mb_s]
+    known = [link for link in gpu.pcie if link.link_mb_s]
     if not known:
         return
     busiest = max(known, key=_mean_used_bandwidth_fraction)

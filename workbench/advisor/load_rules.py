@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from workbench.advisor.advice import Advice, Rule, make_advice
-from workbench.advisor.facts import Facts
+from workbench.advisor.advice import Advice, Rule, make_advice, rule_about
+from workbench.advisor.facts import Facts, MeasuredRun
 from workbench.model.bench import BUSY_CLIENT_PCT, EngineDuring
 from workbench.model.findings import Level, PlanChange
 from workbench.model.server_run import EngineMetrics
@@ -46,6 +46,26 @@ def _read_kv_use_pct(facts: Facts) -> float | None:
     )
 
 
+def _read_kv_use_pct_without_queue(facts: Facts) -> float | None:
+    """Return the use of the KV cache in percent; None if it is unknown, or if requests waited."""
+    queued = _read_benchmark_or_live_counter(
+        facts, lambda during: during.waiting_max, lambda now: now.waiting
+    )
+    return None if queued else _read_kv_use_pct(facts)
+
+
+def _read_mean_waiting_requests(facts: Facts) -> float | None:
+    return _read_benchmark_or_live_counter(
+        facts, lambda during: during.waiting_mean, lambda now: now.waiting
+    )
+
+
+def _read_prefix_hit_pct(facts: Facts) -> float | None:
+    return _read_benchmark_or_live_counter(
+        facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct
+    )
+
+
 def report_invalid_result(facts: Facts) -> Iterator[Advice]:
     """Report that the result is invalid, so that its measured values give no advice."""
     if facts.refused:
@@ -70,16 +90,14 @@ def report_text_without_answer(facts: Facts) -> Iterator[Advice]:
         yield make_advice(Level.ERROR, "result.text", said, fix=fix, evidence=facts.text_doubt)
 
 
-def report_queued_requests(facts: Facts) -> Iterator[Advice]:
+@rule_about(_read_mean_waiting_requests)
+def report_queued_requests(facts: Facts, mean: float) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
-    mean = _read_benchmark_or_live_counter(
-        facts, lambda during: during.waiting_mean, lambda now: now.waiting
-    )
     most = _read_benchmark_or_live_counter(
         facts, lambda during: during.running_max, lambda now: now.running
     )
     # a few wait shortly at the start of a run
-    if mean is None or mean < max(1.0, _WAITING * (most or 0)):
+    if mean < max(1.0, _WAITING * (most or 0)):
         return
     kv = _read_kv_use_pct(facts)
     counted = [f"{mean:.1f} requests waiting"]
@@ -140,16 +158,13 @@ def report_preemptions(facts: Facts) -> Iterator[Advice]:
     yield make_advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
 
 
-def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
+@rule_about(_read_kv_use_pct_without_queue)
+def report_low_kv_use(facts: Facts, use_pct: float) -> Iterator[Advice]:
     """Report that a nearly empty KV cache is not a problem."""
-    use = _read_kv_use_pct(facts)
-    queued = _read_benchmark_or_live_counter(
-        facts, lambda during: during.waiting_max, lambda now: now.waiting
-    )
-    if use is None or use >= _KV_LOW_PCT or queued:
+    if use_pct >= _KV_LOW_PCT:
         return
     text = (
-        f"a KV cache that is {use:.1f} % full shows a small load, not waste: reserved cache "
+        f"a KV cache that is {use_pct:.1f} % full shows a small load, not waste: reserved cache "
         "costs no speed"
     )
     fix = (
@@ -157,44 +172,39 @@ def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
         "signs of a full cache"
     )
     yield make_advice(
-        Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use:.1f} %"
+        Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use_pct:.1f} %"
     )
 
 
-def report_full_kv_cache(facts: Facts) -> Iterator[Advice]:
+@rule_about(_read_kv_use_pct_without_queue)
+def report_full_kv_cache(facts: Facts, use_pct: float) -> Iterator[Advice]:
     """Report that a full KV cache without a preemption is no leak."""
-    use = _read_kv_use_pct(facts)
     count = _read_benchmark_or_live_counter(
         facts, lambda during: during.preemptions, lambda now: now.preemptions
     )
-    queued = _read_benchmark_or_live_counter(
-        facts, lambda during: during.waiting_max, lambda now: now.waiting
-    )
-    if use is None or use < _KV_FULL_PCT or count != 0 or queued:
+    if use_pct < _KV_FULL_PCT or count != 0:
         return
     text = (
-        f"a KV cache that is {use:.0f} % full, without a preemption, is no leak: with prefix "
+        f"a KV cache that is {use_pct:.0f} % full, without a preemption, is no leak: with prefix "
         "caching it can keep the blocks of finished requests until it needs them"
     )
     yield make_advice(
         Level.INFO,
         "kv.full-not-leak",
         text,
-        evidence=f"KV cache up to {use:.0f} %, no preemption, no request waits",
+        evidence=f"KV cache up to {use_pct:.0f} %, no preemption, no request waits",
         source=_FULL_NOT_LEAK,
     )
 
 
-def report_prefix_cache_use(facts: Facts) -> Iterator[Advice]:
+@rule_about(_read_prefix_hit_pct)
+def report_prefix_cache_use(facts: Facts, hit_pct: float) -> Iterator[Advice]:
     """Report that prompts came from the prefix cache, so that prompt tokens per second are not the
     speed of prefill."""
-    hits = _read_benchmark_or_live_counter(
-        facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct
-    )
-    if hits is None or hits < _HITS_PCT:
+    if hit_pct < _HITS_PCT:
         return
     text = (
-        f"{hits:.0f} % of the prompt tokens came from the prefix cache: prompt tokens per "
+        f"{hit_pct:.0f} % of the prompt tokens came from the prefix cache: prompt tokens per "
         "second show what clients"
     )
     text += " sent, not how fast prefill is"
@@ -204,7 +214,7 @@ def report_prefix_cache_use(facts: Facts) -> Iterator[Advice]:
         "metric.prompt-throughput",
         text,
         fix=fix,
-        evidence=f"prefix cache hits {hits:.0f} %",
+        evidence=f"prefix cache hits {hit_pct:.0f} %",
     )
 
 
@@ -224,11 +234,12 @@ def report_busy_client(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def report_tightest_slo_limit(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_measured_run)
+def report_tightest_slo_limit(facts: Facts, run: MeasuredRun) -> Iterator[Advice]:
     """Report which limit of the SLO binds, and the goodput: the rate of the requests that kept all
     limits."""
-    spec, summary = facts.spec, facts.summary
-    if spec is None or summary is None or summary.slo_pct is None:
+    spec, summary = run
+    if summary.slo_pct is None:
         return
     level, said = Level.INFO, f"{share_text(summary.slo_pct)} of the requests kept the SLO"
     tightest = limit_with_smallest_margin(summary.slo)
@@ -244,11 +255,10 @@ def report_tightest_slo_limit(facts: Facts) -> Iterator[Advice]:
     yield make_advice(level, "slo.binding", said, fix=fix, evidence=goodput)
 
 
-def report_imprecise_measurement(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_measured_run)
+def report_imprecise_measurement(facts: Facts, run: MeasuredRun) -> Iterator[Advice]:
     """Report that this run cannot show a small gain, for example because it had no warm-up."""
-    spec, summary = facts.spec, facts.summary
-    if spec is None or summary is None:
-        return
+    spec, summary = run
     why = [*summary.marked]
     if spec.command:
         why.append("a command of the user's own, run once")
@@ -268,11 +278,9 @@ def report_imprecise_measurement(facts: Facts) -> Iterator[Advice]:
 def report_low_unified_memory(facts: Facts) -> Iterator[Advice]:
     """Report that little memory is free on a host whose GPU shares the memory with the CPU."""
     free = facts.memory_available_bytes
-    if (
-        free is None
-        or not any(g.type and g.type.unified_memory for g in facts.gpus)
-        or free >= _RESERVE_GIB * 2**30
-    ):
+    if free is None or free >= _RESERVE_GIB * 2**30:
+        return
+    if not any(known.unified_memory for known in facts.gpu_types):
         return
     text = (
         f"{free / 2**30:.1f} GiB of memory are left, which the GPU shares: the host can "

@@ -68,7 +68,8 @@ def report_several_replicas(facts: Facts) -> Iterator[Advice]:
 def report_missing_rule_inputs(facts: Facts) -> Iterator[Advice]:
     """Report which values are missing, so that some rules could not be applied."""
     lacks = []
-    if facts.spec is not None and facts.summary is not None:
+    run = facts.find_measured_run()
+    if run is not None:
         if facts.ceiling_tok_s is None:
             why = "bytes per token or GPU unknown"
             if facts.sizes and facts.sizes.missing:
@@ -78,11 +79,11 @@ def report_missing_rule_inputs(facts: Facts) -> Iterator[Advice]:
             lacks.append(f"the limit by memory bandwidth ({why})")
         elif facts.per_stream_tok_s is None:
             lacks.append("the speed of one stream")
-        if facts.summary.gpu is None:
+        if run.summary.gpu is None:
             lacks.append(
-                f"readings of the GPUs ({facts.summary.absent.get('power_w', 'not in the result')})"
+                f"readings of the GPUs ({run.summary.absent.get('power_w', 'not in the result')})"
             )
-        if facts.summary.engine is None:
+        if run.summary.engine is None:
             lacks.append("the engine's own counters")
     next_step = ""
     if facts.plan_context is None:

@@ -6,8 +6,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from workbench.advisor.advice import Advice, Gain, Rule, format_share_as_percent, make_advice
-from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
+from workbench.advisor.advice import (
+    Advice,
+    Gain,
+    Rule,
+    format_share_as_percent,
+    make_advice,
+    rule_about,
+)
+from workbench.advisor.facts import (
+    MEMORY_BOUND,
+    NODES_OF_ONE_GPU,
+    DecodingLimit,
+    Facts,
+    StreamSpeed,
+    Weights,
+)
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
 from workbench.model.counts import format_four_digits
@@ -26,6 +41,7 @@ _REPLICAS = (
     f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
 )
 _MOST_RANKS = 65_536  # a command line can name more, but no such server exists
+_MOST_OF_LIMIT = 1.02  # a higher speed means that the limit is wrong
 _STREAMS = (4, 8, 16)  # of which the limits are listed
 _EAGER_PCT = 127.0  # 26 to 59 tok/s
 _EAGER_ON = "gpt-oss-120b on one GB10, from 26 to 59 tok/s"
@@ -45,21 +61,22 @@ _PCIE_US, _PCIE = (
 )
 
 
-def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_stream_speed)
+def report_decoding_near_ceiling(facts: Facts, stream: StreamSpeed) -> Iterator[Advice]:
     """Report that decoding is memory-bound: only fewer bytes per token, speculative decoding or
     more streams can make it much faster."""
-    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if not speed or not limit or not MEMORY_BOUND <= speed / limit <= 1.02:
+    fraction = stream.fraction_of_limit
+    if not MEMORY_BOUND <= fraction <= _MOST_OF_LIMIT:
         return
     text = (
-        f"decoding is memory-bound: it reaches {format_share_as_percent(speed / limit)} of what the memory "
+        f"decoding is memory-bound: it reaches {format_share_as_percent(fraction)} of what the memory "
         "bandwidth allows"
     )
-    evidence = f"{format_four_digits(speed)} of {format_four_digits(limit)} tok/s per stream"
+    evidence = _format_speed_of_limit(stream)
     if facts.sizes and facts.sizes.bytes_per_token:
         gb = facts.sizes.bytes_per_token / 1e9
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
-        evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
+        evidence += f"; {gb:.1f} GB per token, {gb * stream.tok_s / ranks:.0f} GB/s per GPU"
     most = "nothing"
     if facts.gain_to_bandwidth_limit_pct >= 1:
         most = f"at most +{facts.gain_to_bandwidth_limit_pct:.0f} %"
@@ -72,15 +89,15 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_time_beyond_weight_reads(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_stream_speed)
+def report_time_beyond_weight_reads(facts: Facts, stream: StreamSpeed) -> Iterator[Advice]:
     """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and
     how many milliseconds per token are not spent on reading weights."""
-    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if not facts.is_between_memory_and_launch_bound or not speed or not limit:
+    if facts.decoding_limit != DecodingLimit.BETWEEN:
         return
-    step_ms, read_ms = 1000 / speed, 1000 / limit
+    step_ms, read_ms = 1000 / stream.tok_s, 1000 / stream.limit_tok_s
     text = (
-        f"a stream reaches {format_share_as_percent(speed / limit)} of what the memory bandwidth allows it: "
+        f"a stream reaches {format_share_as_percent(stream.fraction_of_limit)} of what the memory bandwidth allows it: "
         f"of {step_ms:.1f} ms per token"
     )
     text += (
@@ -102,24 +119,29 @@ def report_time_beyond_weight_reads(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_stream_speed)
+def report_decoding_above_ceiling(facts: Facts, stream: StreamSpeed) -> Iterator[Advice]:
     """Report a decoding speed above the limit that the memory bandwidth sets. It means that fewer
     bytes are read per token than assumed."""
-    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if not speed or not limit or speed <= 1.02 * limit or facts.uses_speculative_decoding:
+    if stream.fraction_of_limit <= _MOST_OF_LIMIT or facts.uses_speculative_decoding:
         return
     text = (
-        f"the speed is {format_share_as_percent(speed / limit)} of the limit by memory bandwidth, so the "
+        f"the speed is {format_share_as_percent(stream.fraction_of_limit)} of the limit by memory bandwidth, so the "
         "number of bytes is wrong"
     )
     fix = (
         "check the checkpoint, its quantization and the flags: the weights that were read are "
         "smaller than assumed"
     )
-    evidence = f"{format_four_digits(speed)} of {format_four_digits(limit)} tok/s per stream"
+    evidence = _format_speed_of_limit(stream)
     yield make_advice(
         Level.WARN, "roofline.above-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
     )
+
+
+def _format_speed_of_limit(stream: StreamSpeed) -> str:
+    speed, limit = map(format_four_digits, stream)
+    return f"{speed} of {limit} tok/s per stream"
 
 
 def report_feasibility_of_expected_speed(facts: Facts) -> Iterator[Advice]:
@@ -155,12 +177,12 @@ def report_feasibility_of_expected_speed(facts: Facts) -> Iterator[Advice]:
     yield make_advice(level, code, text, fix=fix, evidence=evidence, source=_ARITHMETIC)
 
 
-def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_weights)
+def report_sixteen_bit_weights(facts: Facts, weights: Weights) -> Iterator[Advice]:
     """Report that reading 16-bit weights takes much of each step, so that quantization would help
     most."""
-    bits = facts.bits_per_weight
-    sizes = facts.sizes
-    if bits is None or bits < 14 or sizes is None or not sizes.weight_bytes:
+    stream = facts.find_stream_speed()
+    if stream is None or weights.bits < 14:
         return
     if not facts.is_slowed_by_weight_reads:
         return
@@ -169,8 +191,8 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
         text += ", the largest gain there is"
         half_pct = 100.0
     else:
-        half_pct = 100 * (1 / (1 - facts.speed_fraction_or_zero / 2) - 1)
-    evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
+        half_pct = 100 * (1 / (1 - stream.fraction_of_limit / 2) - 1)
+    evidence = f"{weights.total_bytes / 1e9:.1f} GB of weights, {weights.bits:.1f} bits per weight"
     changes: tuple[PlanChange, ...] = ()
     if facts.has_flag("quantization"):
         changes = (PlanChange("quantization", "fp8"),)
@@ -187,10 +209,10 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_eight_bit_weights(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_weights)
+def report_eight_bit_weights(facts: Facts, weights: Weights) -> Iterator[Advice]:
     """Report that, with few streams, 8-bit weights decode slower than 4-bit weights."""
-    bits = facts.bits_per_weight
-    if bits is None or not 7 <= bits < 14:
+    if not 7 <= weights.bits < 14:
         return
     if not (facts.is_memory_bound and facts.has_few_streams):
         return
@@ -200,7 +222,7 @@ def report_eight_bit_weights(facts: Facts) -> Iterator[Advice]:
         "streams"
     )
     source = "arithmetic: Qwen2.5-7B reads 7.62 GB per token in FP8 and 4.48 GB in 4-bit AWQ"
-    evidence = f"{bits:.1f} bits per weight"
+    evidence = f"{weights.bits:.1f} bits per weight"
     yield make_advice(
         Level.HINT,
         "quant.bytes",
@@ -268,12 +290,11 @@ def _compute_speedup_with_streams(facts: Facts, streams: int) -> float | None:
     return many / one
 
 
-def report_eager_mode(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_plan_in_eager_mode)
+def report_eager_mode(facts: Facts, context: PlanContext) -> Iterator[Advice]:
     """Report that CUDA graphs are off. The expected gain is that of a published measurement,
     limited to what the memory bandwidth allows."""
-    context, flag = facts.plan_context, facts.enabled_eager_flag
-    if context is None or not flag:
-        return
+    flag = facts.enabled_eager_flag
     text = (
         f"{flag} turns {context.engine.compiled_parts} off: each step launches hundreds of "
         "kernels one by one"
@@ -291,12 +312,13 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_launch_bound(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_stream_speed)
+def report_launch_bound(facts: Facts, stream: StreamSpeed) -> Iterator[Advice]:
     """Report that kernel launches or synchronization, and neither reading nor computing, take most
     of a step."""
     if not facts.is_launch_bound:
         return
-    reached = format_share_as_percent(facts.speed_fraction_or_zero)
+    reached = format_share_as_percent(stream.fraction_of_limit)
     text = (
         f"a stream reaches only {reached} of its limit by memory bandwidth: launches or "
         "synchronization take most of each step, and neither memory nor compute is the limit"
@@ -324,14 +346,15 @@ def _format_step_times(facts: Facts) -> str:
     return f"{format_four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
 
 
-def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_weight_bytes)
+def report_unneeded_model_split(facts: Facts, weight_bytes: float) -> Iterator[Advice]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    context, sizes, ranks = facts.plan_context, facts.sizes, facts.tp * facts.pp
-    totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
-    if context is None or sizes is None or not sizes.weight_bytes or ranks < 2:
+    ranks = facts.tp * facts.pp
+    if ranks < 2:
         return
-    if sizes.weight_bytes > FITS_WELL * min(totals, default=0):
+    totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
+    if weight_bytes > FITS_WELL * min(totals, default=0):
         return
     if not facts.is_launch_bound and (facts.streams or 0) < ranks:
         return
@@ -339,8 +362,8 @@ def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
         f"the model fits on one GPU but is split over {ranks}: replicas need no communication "
         "between GPUs"
     )
-    evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
-    if context.engine.uses_all_gpus or not facts.has_flag("data-parallel-size"):
+    evidence = f"{weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
+    if not facts.can_have_replicas:
         return
     changes = []
     for name in ("tensor-parallel-size", "pipeline-parallel-size"):
@@ -360,9 +383,10 @@ def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_plan_of_one_stream)
+def report_idle_pipeline_stages(facts: Facts, context: PlanContext) -> Iterator[Advice]:
     """Report that the server's pipeline stages do not make the result's only stream faster."""
-    if facts.plan_context is None or facts.pp < 2 or facts.streams != 1:
+    if facts.pp < 2:
         return
     text = (
         f"a token of one stream passes the {facts.pp} pipeline stages one after another: they "
@@ -430,11 +454,12 @@ _BATCH_1 = {  # flags that decide about room, prefill or concurrency
 }
 
 
-def report_flags_without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_plan_of_one_stream)
+def report_flags_without_effect_on_one_stream(
+    facts: Facts, context: PlanContext
+) -> Iterator[Advice]:
     """Report flags that cannot change the decoding speed of one stream."""
-    if facts.plan_context is None or facts.streams != 1:
-        return
-    found = facts.plan_context.plan.flag_values
+    found = context.plan.flag_values
     names = [name for name in _BATCH_1 if found.get(name) is not None]
     if not names:
         return
@@ -453,15 +478,12 @@ def report_flags_without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
 _FEW_ACCEPTED_PCT = 25.0  # of draft tokens: vendors publish 50 and more, a broken drafter had 15
 
 
-def report_few_accepted_drafts(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_accepted_draft_pct)
+def report_few_accepted_drafts(facts: Facts, accepted_pct: float) -> Iterator[Advice]:
     """Report that the engine refuses most of the draft tokens."""
-    engine = facts.engine_during_benchmark
-    if engine is None or engine.spec_accepted_pct is None:
+    if accepted_pct >= _FEW_ACCEPTED_PCT:
         return
-    accepted = engine.spec_accepted_pct
-    if accepted >= _FEW_ACCEPTED_PCT:
-        return
-    text = f"only {accepted:.0f} % of the draft tokens were accepted: the others cost time"
+    text = f"only {accepted_pct:.0f} % of the draft tokens were accepted: the others cost time"
     fix = (
         "draft fewer tokens, or none, and compare; if the drafter is a part of the checkpoint, "
         "check whether its quantization left it out"
@@ -472,7 +494,7 @@ def report_few_accepted_drafts(facts: Facts) -> Iterator[Advice]:
         text,
         fix=fix,
         source="Blackwellboy/model-serving-minefield, traps 11 and 109",
-        evidence=f"{accepted:.1f} % accepted",
+        evidence=f"{accepted_pct:.1f} % accepted",
     )
 
 

@@ -600,13 +600,14 @@ def _smallest_detectable_change_pct(
     hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None
+    known: list[float] = []  # an interval is known only if all values are known and above 0
     logs_of_a, logs_of_b = [], []
     for a, b in change.pairs:
         if a and b:
+            known += (a, b)
             logs_of_a.append(math.log(a))
             logs_of_b.append(math.log(b))
-    smallest = math.exp(min(*logs_of_a, *logs_of_b))
-    resolution = find_metric(change.metric).smallest_relative_difference(smallest)
+    resolution = find_metric(change.metric).smallest_relative_difference(min(known))
     _, error = difference_and_error_of_means(logs_of_a, logs_of_b, True, resolution, swapped)
     if error is None:
         return None

@@ -3,6 +3,7 @@ was shown."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,6 +74,21 @@ def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> 
         assert width is not None and one.smallest_pct > width, (
             "the smallest that is shown lies outside the interval"
         )
+
+
+@pytest.mark.parametrize(("metric", "resolution"), [("power_w", 0.5), ("itl_ms.mean", 0.01)])
+def test_smallest_difference_follows_exactly_from_the_values(
+    metric: str, resolution: float
+) -> None:
+    """Later versions recompute the numbers of a proof and compare them exactly, so the smallest
+    value itself limits the resolution, and not the exponential of its logarithm."""
+    for percent in range(100, 120):
+        one = measured([(percent / 100, percent / 100)] * 4, metric=metric)
+        assert one.comparison is not None
+        value, _ = one.comparison.metrics[0].pairs[0]
+        assert value is not None
+        least = detectable_shift_in_errors(3) * math.sqrt(2 * (resolution / value) ** 2 / 4)
+        assert one.smallest_pct == 100 * math.expm1(least)
 
 
 # -- what comes next -------------------------------------------------------------------------------

@@ -116,8 +116,9 @@ def _names_and_counts(imported: Imported) -> Iterator[tuple[str, Any]]:
     yield "prompt tokens of a request", load.input_tokens
     yield "answer tokens of a request", load.max_tokens
     answered = max(1, made.requests_ok)
-    yield "prompt tokens of a request", (made.prompt_tokens or 0) // answered
-    yield "answer tokens of a request", (made.output_tokens or 0) // answered
+    for name, total in (("prompt", made.prompt_tokens), ("answer", made.output_tokens)):
+        if total is not None:
+            yield f"{name} tokens of a request", total // answered
     for sample in imported.samples:
         for name, field in (("prompt", "prompt_tokens"), ("answer", "output_tokens")):
             if sample.get(field) is not None:

@@ -23,8 +23,10 @@ from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
+    first_field,
     imported_result,
     imported_summary,
+    mean_tokens_of_requests,
     served_model_name,
 )
 
@@ -64,7 +66,7 @@ _COUNTED_HERE = (
 def recognizes(document: Mapping[str, Any]) -> bool:
     if "aiperf_version" in document:
         return True
-    metric = document.get("request_throughput") or document.get("request_latency")
+    metric = first_field(document.get, "request_throughput", "request_latency")
     return "unit" in as_table(metric)
 
 
@@ -85,8 +87,8 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         for name, total in (("prompt_tokens", "total_isl"), ("output_tokens", "total_osl")):
             if tokens[name] is None:
                 tokens[name] = _metric_total(fields, total)
-    ok = _metric_total(fields, "request_count") or 0
-    failed = _metric_total(fields, "error_request_count") or 0
+    ok = _metric_total_or_0(fields, "request_count")
+    failed = _metric_total_or_0(fields, "error_request_count")
     attained, limits = _attainment_fields_and_note(fields, config, ok + failed)
     rate = _scalar_metric(fields, "output_token_throughput", "tokens/sec")
     by_tokenizer = _why_per_token_time_is_absent(fields, usage)
@@ -123,8 +125,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     )
     model = served_model_name(fields, options, _model_name(config))
     workload = {**_token_length_fields(fields), **_load_fields(config), "requests": ok}
-    if usage and ok:
-        workload["max_tokens"] = round(usage / ok)
+    workload |= mean_tokens_of_requests(None, usage, ok)
     name = "GenAI-Perf" if _is_genai_perf(config) else TOOL
     tool = f"{name} {version}" if version else fields.text_or("exported_by", name)
     gpus = _gpu_facts(fields)
@@ -258,10 +259,13 @@ def _scalar_metric(fields: Fields, name: str, unit: str) -> float | None:
 
 def _metric_total(fields: Fields, name: str) -> int | None:
     """Return the total of a metric, or None if the file does not have the metric."""
-    metric = fields.object(name)
-    if not metric:
+    if not fields.object(name):
         return None
-    return round(metric.number("avg") or 0)
+    return _metric_total_or_0(fields, name)
+
+
+def _metric_total_or_0(fields: Fields, name: str) -> int:
+    return round(fields.object(name).number_or_0("avg"))
 
 
 def _run_duration_s(fields: Fields) -> float | None:
@@ -358,7 +362,7 @@ def _load_fields(config: Fields) -> dict[str, Any]:
     load = _load_of_measured_phase(config)
     if load.count("concurrency"):
         found["concurrency"] = load.count("concurrency")
-    if rate := load.number("rate") or load.number("request_rate"):
+    if rate := first_field(load.number, "rate", "request_rate"):
         found["rate"] = rate
         arrival = load.text("type")
         if arrival in ("poisson", "constant"):

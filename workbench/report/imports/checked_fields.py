@@ -4,11 +4,11 @@ names the file and the field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.distribution import PERCENTILES, Distribution
@@ -39,6 +39,8 @@ _TOTALS = {  # what a rate counts
     "request_s": "requests_ok",
 }
 _FAR = 10  # a rate may be that of a part of the run, but not so far from the mean of the run
+_STATED_CONDITIONS = ("model", "engine", "host")  # fields of ImportOptions and of Conditions
+Found = TypeVar("Found")
 _METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional)
 
 
@@ -51,6 +53,12 @@ class ImportOptions:
     engine: str | None = None
     host: str | None = None
     simulated: bool = False
+
+    @property
+    def stated_conditions(self) -> dict[str, Any]:
+        """What the user stated, as fields of Conditions."""
+        stated = {name: getattr(self, name) for name in _STATED_CONDITIONS}
+        return {name: value for name, value in stated.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,9 @@ class Fields:
         """Return the field `name` as `text` does; `otherwise` if it is absent or empty."""
         return self.text(name) or otherwise
 
+    def number_or_0(self, name: str) -> float:
+        return self.number(name) or 0.0
+
     def count_or_0(self, name: str) -> int:
         return self.count(name) or 0
 
@@ -169,25 +180,27 @@ class Fields:
 
     def objects(self, name: str) -> list[Fields]:
         """Return the field `name`, which must be a list of objects; [] if it is absent."""
-        value = self.data.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-            raise self.field_error(name, "the field must be a list of objects")
+        found = self._list(name, "a list of objects", lambda value: isinstance(value, dict))
         at = self._path_of_field(name)
-        return [Fields(self.file, v, f"{at}[{i}]", self.line) for i, v in enumerate(value)]
+        return [Fields(self.file, v, f"{at}[{i}]", self.line) for i, v in enumerate(found)]
 
     def numbers(self, name: str, unit: str = "") -> list[float]:
         """Return the field `name`, which must be a list of numbers as `number` accepts them; [] if
         it is absent."""
+        highest = _highest_possible_value(unit)
+        expected = f"a list of which each value is {_expected_range_text(highest)}"
+        found = self._list(name, expected, lambda value: _is_number_up_to(value, highest))
+        return list(map(float, found))
+
+    def _list(self, name: str, expected: str, is_valid: Callable[[Any], bool]) -> list[Any]:
+        """Return the field `name`, which must be a list of valid values; [] if it is absent.
+        `expected` says so in the error, such as "a list of objects"."""
         value = self.data.get(name)
         if value is None:
             return []
-        highest = _highest_possible_value(unit)
-        if not isinstance(value, list) or not all(_is_number_up_to(v, highest) for v in value):
-            expected = f"a list of which each value is {_expected_range_text(highest)}"
+        if not isinstance(value, list) or not all(map(is_valid, value)):
             raise self.field_error(name, f"the field must be {expected}")
-        return [float(v) for v in value]
+        return value
 
     def latency_statistics_ms(self, tag: str) -> dict[str, float]:
         """Return the statistics in milliseconds that the file states of a latency, by their names
@@ -234,6 +247,29 @@ class Fields:
         if found.tzinfo:
             note = ""
         return unix_s, note
+
+
+def first_field(read: Callable[[str], Found], *names: str) -> Found:
+    """Return the first of several fields that is neither absent nor 0 or empty, because tools and
+    their versions have different names for it. `read` returns the field of a name. If none is
+    found, return what it returns for the last name."""
+    for name in names:
+        found = read(name)
+        if found:
+            break
+    return found
+
+
+def mean_tokens_of_requests(
+    input_tokens: int | None, output_tokens: int | None, requests: int
+) -> dict[str, int]:
+    """Return the mean tokens of the prompts and answers of `requests` requests as fields of
+    BenchSpec, given their totals. A total that is unknown or 0 gives no field, and {} is returned
+    without a request."""
+    if not requests:
+        return {}
+    totals = {"input_tokens": input_tokens, "max_tokens": output_tokens}
+    return {name: round(tokens / requests) for name, tokens in totals.items() if tokens}
 
 
 def _is_number_up_to(value: Any, highest: float) -> bool:
@@ -315,8 +351,9 @@ def _reasons_to_withhold(metrics: Mapping[str, Any]) -> dict[str, str]:
     for rate, total in _TOTALS.items():
         counted = numbers.get(total)
         by_rate = numbers.get(rate, 0) * numbers.get("duration_s", 0)
-        is_far = counted and by_rate > _FAR * counted
-        if is_far and not reasons.get(rate):
+        if not counted or reasons.get(rate):
+            continue
+        if by_rate > _FAR * counted:
             counts = f"the file counts {counted:,.0f}"
             reasons[rate] = f"this rate gives {by_rate:,.0f} in the duration, and {counts}"
     for name, parts in _statistics_by_latency(metrics).items():

@@ -22,8 +22,10 @@ from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
+    first_field,
     imported_result,
     imported_summary,
+    mean_tokens_of_requests,
     served_model_name,
 )
 
@@ -70,15 +72,17 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
     notes = [_TPOT]
     if cut:
         notes.append(f"{cut} requests were incomplete when the run ended, and are not counted")
-    config = run.object("config") or run.object("args")
+    config = first_field(run.object, "config", "args")
+    prompt_tokens = _total_of_successful_requests(metrics, "prompt_token_count")
+    output_tokens = _total_of_successful_requests(metrics, "output_token_count")
     attained = _attainment_fields(metrics, config, notes)
     made = imported_summary(
         {"itl_ms": _NO_ITL},
         requests_ok=ok,
         requests_failed=failed,
         duration_s=run.run_duration_s("duration", ok),
-        prompt_tokens=_total_of_successful_requests(metrics, "prompt_token_count"),
-        output_tokens=_total_of_successful_requests(metrics, "output_token_count"),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
         output_tok_s=_mean_of_successful_requests(metrics, "output_tokens_per_second"),
         request_s=_mean_of_successful_requests(metrics, "requests_per_second"),
         notes=tuple(notes),
@@ -88,7 +92,7 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
     )
     workload = {
         **_load_fields(config.object("strategy")),
-        **_mean_token_counts(metrics, ok),
+        **mean_tokens_of_requests(prompt_tokens, output_tokens, ok),
         "requests": ok + failed + cut,
     }
     model = served_model_name(fields, options, _model_name(fields, run))
@@ -126,14 +130,14 @@ def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distrib
     known = {part: value * unit_ms for part, value in values.items() if value is not None}
     if not known.keys() >= REQUIRED_PARTS:
         return None
-    return Distribution(**known, count=round(found.number("count") or 0))
+    return Distribution(**known, count=round(found.number_or_0("count")))
 
 
 def _load_fields(strategy: Fields) -> dict[str, Any]:
     """Return the streams or the rate of a load as fields of BenchSpec."""
     found: dict[str, Any] = {}
-    kind = strategy.text("type_") or strategy.text_or("kind")  # "kind" since 0.7
-    streams = strategy.count("streams") or strategy.count("max_concurrency")
+    kind = first_field(strategy.text, "type_", "kind")  # "kind" since 0.7
+    streams = first_field(strategy.count, "streams", "max_concurrency")
     if kind == "synchronous":
         streams = 1
     if streams:
@@ -142,18 +146,6 @@ def _load_fields(strategy: Fields) -> dict[str, Any]:
     if rate and kind in ("constant", "poisson"):
         found |= {"rate": rate, "arrival": kind}
     return found
-
-
-def _mean_token_counts(metrics: Fields, successful_count: int) -> dict[str, Any]:
-    """Return the mean tokens of the prompts and answers of the `successful_count` successful
-    requests as fields of BenchSpec; {} if none succeeded."""
-    if not successful_count:
-        return {}
-    totals = {
-        "input_tokens": _total_of_successful_requests(metrics, "prompt_token_count"),
-        "max_tokens": _total_of_successful_requests(metrics, "output_token_count"),
-    }
-    return {name: round(tokens / successful_count) for name, tokens in totals.items() if tokens}
 
 
 def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dict[str, Any]:
@@ -191,7 +183,7 @@ def _fields_only_workbench_writes(config: Fields) -> dict[str, Any]:
 def _model_name(fields: Fields, run: Fields) -> str | None:
     """Return the name of the model from the first place that has one, because versions of GuideLLM
     differ; None if none has."""
-    arguments = fields.object("args") or fields.object("config")
+    arguments = first_field(fields.object, "args", "config")
     for holder in (run.object("config"), arguments.object("spec"), arguments):
         model = as_table(holder.data.get("backend")).get("model")
         if isinstance(model, str):

@@ -18,6 +18,7 @@ from workbench.report.imports.checked_fields import (
     ImportOptions,
     imported_result,
     imported_summary,
+    mean_tokens_of_requests,
     served_model_name,
 )
 
@@ -87,10 +88,5 @@ def _workload_fields(fields: Fields, completed: int, output_tokens: int | None) 
     is_paced = not isinstance(stated, str) and stated != math.inf  # else "trace", or all at once
     if is_paced and (rate := fields.number("request_rate")):
         found |= {"rate": rate, "arrival": "poisson"}
-    for name, tokens in (
-        ("input_tokens", fields.count("total_input_tokens")),
-        ("max_tokens", output_tokens),
-    ):
-        if tokens and completed:
-            found[name] = round(tokens / completed)
-    return found
+    input_tokens = fields.count("total_input_tokens")
+    return {**found, **mean_tokens_of_requests(input_tokens, output_tokens, completed)}

@@ -18,8 +18,10 @@ from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
+    first_field,
     imported_result,
     imported_summary,
+    mean_tokens_of_requests,
     served_model_name,
 )
 
@@ -48,17 +50,19 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     completed, prompts = fields.required_count("completed"), fields.count("num_prompts")
-    failed = fields.count("failed")
+    failed, sent = fields.count("failed"), prompts
     if prompts is not None and completed > prompts:
         raise fields.field_error("completed", f"the field must be at most num_prompts, {prompts:,}")
+    if not sent:
+        sent = completed + fields.count_or_0("failed")
     if failed is None:
-        failed = (prompts or completed) - completed
+        failed = sent - completed
     # the backend is not read, and need not be a text, if the file has the type of the endpoint
-    chat = "chat" in (fields.text("endpoint_type") or fields.text_or("backend"))
+    chat = "chat" in first_field(fields.text_or, "endpoint_type", "backend")
     unix_s, zone_note = fields.unix_seconds_and_note("date", "%Y%m%d-%H%M%S")
     samples = _request_samples(fields)
     whole, partial = _distributions_and_partial_statistics(fields, samples, completed)
-    workload = _workload_fields(fields, completed, prompts or completed + failed, chat)
+    workload = _workload_fields(fields, completed, sent, chat)
     reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
     if not completed:
         reasons = dict.fromkeys(_LATENCIES.values(), "no request was answered")
@@ -105,14 +109,8 @@ def _workload_fields(fields: Fields, completed: int, prompts: int, chat: bool) -
         workload["arrival"] = "poisson"
         if burstiness not in (None, 1.0):
             workload["burstiness"] = burstiness
-    for name, total in (
-        ("input_tokens", "total_input_tokens"),
-        ("max_tokens", "total_output_tokens"),
-    ):
-        tokens = fields.count(total)
-        if tokens and completed:
-            workload[name] = round(tokens / completed)
-    return workload
+    totals = (fields.count("total_input_tokens"), fields.count("total_output_tokens"))
+    return {**workload, **mean_tokens_of_requests(*totals, completed)}
 
 
 def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:

@@ -16,7 +16,13 @@ from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import VERDICTS, QualityResult
 from workbench.model.quality_limits import MOST_COMPARISONS, impossible_field_and_reason
 from workbench.model.untrusted_numbers import path_and_reason_of_impossible_number
-from workbench.report.imports.checked_fields import MOST_CHARS, Fields, Imported, ImportOptions
+from workbench.report.imports.checked_fields import (
+    MOST_CHARS,
+    Fields,
+    Imported,
+    ImportOptions,
+    first_field,
+)
 
 _UID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -38,7 +44,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     summary = fields.object("summary") or fields
     spec, conditions = fields.object("spec"), fields.object("conditions")
     unix_s = fields.number("unix_s")
-    samples = fields.objects("samples") or fields.objects("requests")
+    samples = first_field(fields.objects, "samples", "requests")
     if unix_s is None:
         raise fields.field_error("unix_s", "a Workbench result must have this field")
     if not spec or not conditions:
@@ -63,12 +69,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     if not uid:
         writer = f"Workbench {made.workbench_version}".rstrip()
         made = replace(made, imported=made.imported or writer)
-    made = replace(
-        made,
-        model=options.model or made.model,
-        engine=options.engine or made.engine,
-        host=options.host or made.host,
-    )
+    made = replace(made, **options.stated_conditions)
     return Imported(
         spec=read_spec,
         conditions=made,

@@ -190,8 +190,8 @@ class Alerts:
 
     def _row_of_rule(self, name: str) -> RuleView:
         rule, effects = RULES[name], self._effects[name]
-        if self._watch is not None and name in self._watch.rules:
-            watch = self._watch.rules[name]
+        watch = self._watch.rules.get(name) if self._watch else None
+        if watch is not None:
             now = watch.current_state(time.monotonic())
             where = gpus_text(now.indexes) if now.indexes and rule.of_gpu else ""
             return RuleView(

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
@@ -27,6 +27,7 @@ _RULES_OF_OTHER_MEASUREMENTS = {
     "sweep": "series-done",
     "tune": "series-done",
 }
+Series = TypeVar("Series", "Experiment", "Sweep")
 _RUNNING_STATES = (ServerState.READY, ServerState.UNRESPONSIVE)
 _MIN_ALERT_INTERVAL_S = 60.0  # between two alerts about one server
 _LATE_EVENT_S = 60.0  # an end that was that long ago is told with its time
@@ -48,14 +49,9 @@ class EventWatch:
         before, self._before = self._before, state
         if "servers" in changed:
             yield from self._server_events(state)
-        if "bench" in changed and before.bench.running and not state.bench.running:
-            yield from _events_of_benchmark(before, state)
-        if "host" in changed and (told := _event_of_other_workbench(before, state)) is not None:
-            yield told
-        if "experiment" in changed and _has_ended(before.experiment, state.experiment):
-            yield "series-done", _experiment_text(state.experiment)
-        if "sweep" in changed and _has_ended(before.sweep, state.sweep):
-            yield "series-done", _sweep_text(state.sweep)
+        for field, find_events in _EVENT_FINDERS.items():
+            if field in changed:
+                yield from find_events(before, state)
 
     def _server_events(self, state: SessionState) -> Iterator[RuleAndSentence]:
         """Yield what became of servers that were seen in another state before. A lost link hides
@@ -110,6 +106,8 @@ def _end_time_text_if_late(status: ServerStatus) -> str:
 
 def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[RuleAndSentence]:
     """Yield the end of a benchmark, unless it is a run of a series, which is told as a whole."""
+    if not before.bench.running or state.bench.running:
+        return
     if before.running_series or state.running_series:
         return
     spec = before.bench.spec
@@ -120,36 +118,53 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
     )
 
 
-def _event_of_other_workbench(before: SessionState, state: SessionState) -> RuleAndSentence | None:
-    """Return the event that a measurement of another Workbench on the host has ended. None if it
-    has not, and while this session runs a benchmark, which takes its place."""
+def _events_of_other_workbench(
+    before: SessionState, state: SessionState
+) -> Iterator[RuleAndSentence]:
+    """Yield the end of a measurement of another Workbench on the host. Yield nothing while this
+    session runs a benchmark, which takes its place."""
     owner = before.host.measured_by
     if owner is None or owner == state.host.measured_by or state.bench.running:
-        return None
+        return
     for word, rule in _RULES_OF_OTHER_MEASUREMENTS.items():
         if word in owner.what:
-            return rule, f"{owner.what} by {owner.owner_text} has ended"
-    return None
+            yield rule, f"{owner.what} by {owner.owner_text} has ended"
+            return
 
 
-def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None) -> bool:
+def _find_ended_series(before: Series | None, now: Series | None) -> Series | None:
+    """Return the series as it is now, if it was running in the state before and has ended; else
+    None."""
     if before is None or now is None or before.id != now.id:
-        return False
-    return before.state is SeriesState.RUNNING and now.state is not SeriesState.RUNNING
+        return None
+    has_ended = before.state is SeriesState.RUNNING and now.state is not SeriesState.RUNNING
+    return now if has_ended else None
 
 
-def _experiment_text(experiment: Experiment | None) -> str:
+def _events_of_experiment(before: SessionState, state: SessionState) -> Iterator[RuleAndSentence]:
+    experiment = _find_ended_series(before.experiment, state.experiment)
+    if experiment is None:
+        return
     from workbench.session.results.series_rows import experiment_outcome_text
 
-    if experiment is None:
-        return ""
-    return f"experiment {experiment.id}: {experiment_outcome_text(experiment)}"
+    yield "series-done", f"experiment {experiment.id}: {experiment_outcome_text(experiment)}"
 
 
-def _sweep_text(sweep: Sweep | None) -> str:
+def _events_of_sweep(before: SessionState, state: SessionState) -> Iterator[RuleAndSentence]:
+    sweep = _find_ended_series(before.sweep, state.sweep)
+    if sweep is None:
+        return
     from workbench.model.tune import TUNE
     from workbench.session.results.series_rows import sweep_outcome_text
 
-    if sweep is None:
-        return ""
-    return f"{'tune' if sweep.kind == TUNE else 'sweep'} {sweep.id}: {sweep_outcome_text(sweep)}"
+    kind = "tune" if sweep.kind == TUNE else "sweep"
+    yield "series-done", f"{kind} {sweep.id}: {sweep_outcome_text(sweep)}"
+
+
+# changed field of the state -> the events that follow from it
+_EVENT_FINDERS: dict[str, Callable[[SessionState, SessionState], Iterator[RuleAndSentence]]] = {
+    "bench": _events_of_benchmark,
+    "host": _events_of_other_workbench,
+    "experiment": _events_of_experiment,
+    "sweep": _events_of_sweep,
+}

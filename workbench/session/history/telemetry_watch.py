@@ -39,7 +39,7 @@ class TelemetryWatch:
         self.on_gpus_changed: list[Callable[[], None]] = []
 
     @property
-    def _present_interval_s(self) -> float:
+    def present_interval_s(self) -> float:
         """The seconds between two continuous readings."""
         return self.interval_s or DEFAULT_INTERVAL_S
 
@@ -54,7 +54,7 @@ class TelemetryWatch:
         if self._source is None:
             self._source = create_telemetry_source(
                 self._core.host,
-                self._present_interval_s,
+                self.present_interval_s,
                 self._publish_reading,
                 keep_history=False,
             )
@@ -129,7 +129,7 @@ class TelemetryWatch:
         self._core.update(
             telemetry=telemetry,
             telemetry_monotonic_s=time.monotonic(),
-            telemetry_interval_s=self._present_interval_s,
+            telemetry_interval_s=self.present_interval_s,
         )
         self._core.update_host(telemetry_problem=self._telemetry_problem_text(telemetry))
         if has_changed:

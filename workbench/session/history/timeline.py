@@ -90,7 +90,7 @@ class Timeline:
         from workbench.model.gpu_readings import READINGS  # not for the first frame
 
         now = time.time()
-        seconds = self._pace.seconds_covered_by_reading(now, self._telemetry.interval_s or 1.0)
+        seconds = self._pace.seconds_covered_by_reading(now, self._telemetry.present_interval_s)
         fields = (*READINGS, *MORE_GPU_FIELDS)
         values: dict[Key, float | None] = {}
         for gpu in telemetry.gpus:

@@ -352,9 +352,7 @@ def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -
         given = context.plan.flag(flag.name)
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
-    if flag.of_numa and (
-        not context.engine.may_compute_layers_on_cpu(context) or _count_numa_nodes(context) < 2
-    ):
+    if flag.of_numa and not _may_several_numa_nodes_compute_layers(context):
         return "it acts where the CPUs of several NUMA nodes compute layers"
     limit = context.engine.concurrency_flag
     if flag.of_batches and limit and _find_concurrent_request_limit(context, limit) == 1:
@@ -376,8 +374,12 @@ def _why_capability_excludes_flag(context: PlanContext, flag: TunableFlag) -> st
     return None
 
 
-def _count_numa_nodes(context: PlanContext) -> int:
-    return 1 if context.cores is None else context.cores.numa_nodes
+def _may_several_numa_nodes_compute_layers(context: PlanContext) -> bool:
+    """Return whether the CPUs of several NUMA nodes can compute layers. False if the host's CPUs
+    are unknown."""
+    if not context.engine.may_compute_layers_on_cpu(context):
+        return False
+    return context.cores.numa_nodes > 1 if context.cores else False
 
 
 def _explain_gpu_flag_on_cpu(context: PlanContext) -> str:

@@ -19,7 +19,7 @@ from workbench.engines.gpu_table import GpuType, find_gpu_type
 from workbench.engines.plan_context import PlanContext
 from workbench.model.flags import FlagSetting
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.settings import POWER_LIMIT
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         GpuDuring,
     )
     from workbench.model.findings import Finding
-    from workbench.model.plan import ModelFacts
     from workbench.model.server_run import EngineMetrics
 
 NODES_OF_ONE_GPU = "NVIDIA GB10"  # a DGX Spark is a machine with one GPU
@@ -142,6 +141,11 @@ class Facts:
         return frozenset(known.id for known in self.gpu_types)
 
     # ---- derived
+
+    @property
+    def known_sizes(self) -> ModelFacts:
+        """The sizes of the model; all of them are unknown if nothing is known of it."""
+        return self.sizes or ModelFacts("")
 
     def find_measured_run(self) -> MeasuredRun | None:
         """Return the load and the metrics of the result; None without a valid result."""
@@ -294,13 +298,12 @@ class Facts:
 
     def find_weight_bytes(self) -> float | None:
         """Return the bytes of the model's weights; None if they are unknown."""
-        return _positive_or_none(self.sizes.weight_bytes) if self.sizes else None
+        return _positive_or_none(self.known_sizes.weight_bytes)
 
     def find_weights(self) -> Weights | None:
         """Return the bytes and bits of the model's weights. None if the bytes or the number of
         weights is unknown."""
-        parameters = self.sizes.parameters if self.sizes else None
-        weight_bytes = self.find_weight_bytes()
+        weight_bytes, parameters = self.find_weight_bytes(), self.known_sizes.parameters
         if not weight_bytes or not parameters:
             return None
         return Weights(weight_bytes, 8 * weight_bytes / parameters)

@@ -33,8 +33,8 @@ _BELOW_LIMIT = 0.93
 _LOW_POWER = 0.6  # of the rated power
 _BUSY_PCT = 90.0
 _HOT_C = 5.0  # below the temperature at which the card slows down
-_DRIFT_PCT = 2.0
-_SLOWER_PCT = 3.0
+_DRIFTED = 0.98  # of the clock of an earlier result
+_SLOWER = 0.97  # of the speed of an earlier result
 _STUCK_MHZ = 1000.0
 _LOADED_PCT = 50.0
 # Of its nominal bandwidth a link carries about 85 %: copies between GPUs reach 25.9 of 31.5 GB/s. In
@@ -100,6 +100,21 @@ def _list_gpus_with_known_power(facts: Facts) -> list[_Power]:
         if gpu.power_w and gpu.limit_w:
             found.append(_Power(gpu.index, gpu.power_w, gpu.limit_w, highest_w))
     return found
+
+
+class _Drop(NamedTuple):
+    """A clock or a speed that is lower than the one to which it is compared."""
+
+    low: float
+    high: float
+
+
+def _find_drop(value: float | None, reference: float | None, fraction: float) -> _Drop | None:
+    """Return `value` and `reference` if the value is below this fraction of the reference. None if
+    it is not, or if one of them is unknown."""
+    if not value or not reference:
+        return None
+    return _Drop(value, reference) if value < fraction * reference else None
 
 
 def _is_power_capped(facts: Facts) -> bool:
@@ -185,17 +200,23 @@ def _make_power_limited_advice(facts: Facts, powers: list[_Power]) -> Advice:
     return make_advice(Level.INFO, "power.binding", text, fix=fix, evidence=evidence)
 
 
-def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
+def _find_lower_cap(facts: Facts) -> LowerCap | None:
+    """Return the lower power limit for the type of the GPUs. None if they are of several types, or
+    if none was measured for the type."""
+    types = facts.gpu_type_ids
+    return _LOWER_CAPS.get(next(iter(types))) if len(types) == 1 else None
+
+
+@rule_about(_find_lower_cap)
+def report_useful_lower_cap(facts: Facts, cap: LowerCap) -> Iterator[Advice]:
     """Report a lower power limit that would save energy and cost little speed of one stream. The
     gain is in tokens per joule."""
-    types = facts.gpu_type_ids
-    if len(types) != 1 or facts.streams != 1 or not facts.is_memory_bound:
+    if facts.streams != 1 or not facts.is_memory_bound:
         return
-    cap = _LOWER_CAPS.get(next(iter(types)))
-    powers = [g.power_w for g in facts.gpus if g.power_w]
-    if cap is None or not powers or min(powers) <= 1.02 * cap.watts:
+    least_w = min((g.power_w for g in facts.gpus if g.power_w), default=0.0)
+    if least_w <= 1.02 * cap.watts:
         return
-    gain = 100 * ((1 - cap.speed_loss_pct / 100) * min(powers) / cap.watts - 1)
+    gain = 100 * ((1 - cap.speed_loss_pct / 100) * least_w / cap.watts - 1)
     setting = f"{POWER_LIMIT.name}={cap.watts:g}"
     text = (
         f"one stream is not limited by the SM clock: a limit of {cap.watts:g} W costs about "
@@ -207,7 +228,7 @@ def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
         "clock.single-stream-flat",
         text,
         fix=f"measure {setting}, with tok/J as the metric",
-        evidence=f"{min(powers):.0f} W per GPU",
+        evidence=f"{least_w:.0f} W per GPU",
         source=cap.source,
         settings=(setting,),
         gain=Gain(gain, gain, THRIFT),
@@ -248,11 +269,12 @@ def report_clocks_below_highest(facts: Facts, gpu: GpuDuring) -> Iterator[Advice
     could gain at most."""
     highest_sm = _common_value_or_none({g.sm_max_mhz for g in facts.gpus})
     highest = _common_value_or_none({g.memory_max_mhz for g in facts.gpus})
-    capped = _is_power_capped(facts)
-    if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not capped:
-        yield _sm_clock_advice(facts, gpu.sm_mhz, highest_sm)
-    if gpu.memory_mhz and highest and gpu.memory_mhz < 0.99 * highest:
-        yield _memory_clock_advice(facts, gpu.memory_mhz, highest)
+    sm_drop = _find_drop(gpu.sm_mhz, highest_sm, 0.97)
+    if sm_drop is not None and not _is_power_capped(facts):
+        yield _sm_clock_advice(facts, *sm_drop)
+    memory_drop = _find_drop(gpu.memory_mhz, highest, 0.99)
+    if memory_drop is not None:
+        yield _memory_clock_advice(facts, *memory_drop)
 
 
 def _common_value_or_none(found: set[float | None]) -> float | None:
@@ -475,24 +497,25 @@ def report_clock_drift(facts: Facts) -> Iterator[Advice]:
     """Report that a result is slower than an earlier result of the same configuration, and that a
     clock was lower too."""
     now, before = facts.summary, facts.before
-    if now is None or before is None or not (now.output_tok_s and before.summary.output_tok_s):
+    if now is None or before is None:
         return
-    slower = 100 * (1 - now.output_tok_s / before.summary.output_tok_s)
+    speed = _find_drop(now.output_tok_s, before.summary.output_tok_s, _SLOWER)
     new, old = now.gpu, before.summary.gpu
-    if slower < _SLOWER_PCT or new is None or old is None:
+    if speed is None or new is None or old is None:
         return
+    slower_pct = 100 * (1 - speed.low / speed.high)
     for label, field in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
-        a, b = getattr(old, field), getattr(new, field)
-        if a and b and 100 * (1 - b / a) > _DRIFT_PCT:
+        clock = _find_drop(getattr(new, field), getattr(old, field), _DRIFTED)
+        if clock is not None:
             text = (
-                f"the same configuration is {slower:.1f} % slower than in result #{before.id}, and "
-                f"its {label} clock fell from {a:.0f} to {b:.0f} MHz"
+                f"the same configuration is {slower_pct:.1f} % slower than in result #{before.id}, "
+                f"and its {label} clock fell from {clock.high:.0f} to {clock.low:.0f} MHz"
             )
             fix = (
                 "check temperature, power limit and locks, then measure again; compare only "
                 "runs of equal clocks"
             )
-            evidence = f"{now.output_tok_s:.4g} tok/s now, {before.summary.output_tok_s:.4g} then"
+            evidence = f"{speed.low:.4g} tok/s now, {speed.high:.4g} then"
             if old.temperature_c is not None and new.temperature_c is not None:
                 evidence += f", {old.temperature_c:.0f} °C then and {new.temperature_c:.0f} °C now"
             yield make_advice(Level.WARN, "clock.drift", text, fix=fix, evidence=evidence)

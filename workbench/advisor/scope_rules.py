@@ -72,8 +72,8 @@ def report_missing_rule_inputs(facts: Facts) -> Iterator[Advice]:
     if run is not None:
         if facts.ceiling_tok_s is None:
             why = "bytes per token or GPU unknown"
-            if facts.sizes and facts.sizes.missing:
-                why = facts.sizes.missing
+            if facts.known_sizes.missing:
+                why = facts.known_sizes.missing
             if facts.ceiling_missing:
                 why = facts.ceiling_missing
             lacks.append(f"the limit by memory bandwidth ({why})")

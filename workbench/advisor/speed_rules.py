@@ -73,8 +73,9 @@ def report_decoding_near_ceiling(facts: Facts, stream: StreamSpeed) -> Iterator[
         "bandwidth allows"
     )
     evidence = _format_speed_of_limit(stream)
-    if facts.sizes and facts.sizes.bytes_per_token:
-        gb = facts.sizes.bytes_per_token / 1e9
+    token_bytes = facts.known_sizes.bytes_per_token
+    if token_bytes:
+        gb = token_bytes / 1e9
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
         evidence += f"; {gb:.1f} GB per token, {gb * stream.tok_s / ranks:.0f} GB/s per GPU"
     most = "nothing"
@@ -234,11 +235,11 @@ def report_eight_bit_weights(facts: Facts, weights: Weights) -> Iterator[Advice]
     )
 
 
-def report_single_stream(facts: Facts) -> Iterator[Advice]:
+@rule_about(Facts.find_stream_speed)
+def report_single_stream(facts: Facts, stream: StreamSpeed) -> Iterator[Advice]:
     """For a result with one stream, report that several streams would share each read of the
     weights, and how fast they could be together at most."""
-    limit = facts.ceiling_tok_s
-    if facts.streams != 1 or not facts.is_slowed_by_weight_reads or limit is None:
+    if facts.streams != 1 or not facts.is_slowed_by_weight_reads:
         return
     most = _max_simultaneous_requests(facts)
     counts, first = [n for n in _STREAMS if n <= most], ""
@@ -250,7 +251,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     listed = []
     for n in counts:
         if gain := _compute_speedup_with_streams(facts, n):
-            listed.append(f"{n} streams {format_four_digits(gain * limit)}")
+            listed.append(f"{n} streams {format_four_digits(gain * stream.limit_tok_s)}")
     evidence = ""
     if listed:
         evidence = f"limits of the total: {', '.join(listed)} tok/s"
@@ -413,7 +414,7 @@ def report_idle_pipeline_stages(facts: Facts, context: PlanContext) -> Iterator[
 
 def report_communication_share(facts: Facts) -> Iterator[Advice]:
     """Report the share of a step that the all-reduces of tensor parallelism take."""
-    layers, speed = facts.sizes.layers if facts.sizes else None, facts.per_stream_tok_s
+    layers, speed = facts.known_sizes.layers, facts.per_stream_tok_s
     if facts.tp < 2 or not layers or not speed or not facts.gpus:
         return
     between_nodes = facts.gpus[0].name == NODES_OF_ONE_GPU

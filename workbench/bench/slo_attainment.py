@@ -140,14 +140,15 @@ def _count_independent_requests(
     due = sorted((r for r in counted if r.due_s is not None), key=attrgetter("due_s"))
     if not due:
         return None
-    latencies_ms = _latencies_ms(limit, due, first_tokens)
+    latencies_ms = _limited_latencies_ms(limit, due, first_tokens)
     return round(equivalent_independent_requests(latencies_ms, limit.most_ms, limit.percent), 1)
 
 
-def _latencies_ms(
+def _limited_latencies_ms(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> list[float]:
-    """Return the limited latency of each request, infinite if it failed."""
+    """Return the latency of each request that `limit` limits, in ms; infinite if the request
+    failed. `first_tokens` is how many tokens the first chunk of an answer has on average."""
     return [_latency_ms(record, limit.latency, first_tokens) for record in counted]
 
 
@@ -156,7 +157,7 @@ def _latency_kept_by_wanted_percent(
 ) -> float | None:
     """Return the latency that exactly `limit.percent` of the requests kept. None if fewer than that
     succeeded."""
-    latencies = sorted(_latencies_ms(limit, counted, first_tokens))
+    latencies = sorted(_limited_latencies_ms(limit, counted, first_tokens))
     needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING_ERROR)
     reached_ms = latencies[max(needed, 1) - 1] if latencies else math.inf
     return round(reached_ms, 4) if math.isfinite(reached_ms) else None

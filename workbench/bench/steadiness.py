@@ -173,8 +173,8 @@ def _chunk_and_end_times_s(record: RequestRecord) -> Iterator[float]:
 
 
 def _earliest_start_in_flight_s(counted: Sequence[RequestRecord], at_s: float) -> float:
-    """Return when the oldest request that was in flight until the byte at `at_s` was sent. `at_s`
-    if no request was in flight."""
+    """Return the start of the oldest of the requests that were in flight at `at_s`, when a byte
+    arrived. `at_s` if no request was in flight. Both are seconds since the run began."""
     starts_s = (r.start_s for r in counted if r.start_s < at_s <= request_end_s(r))
     return min(starts_s, default=at_s)
 

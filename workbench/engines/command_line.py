@@ -250,8 +250,8 @@ def _consume_value_of_unknown_flag(
     engine: Engine, state: _ParseState, inline: str | None
 ) -> FlagValue:
     """Return the value of a flag that the catalog does not contain: one word, a list of several, or
-    True if none follows. Where the first other word may name the model, at most one word belongs to
-    the flag."""
+    True if none follows. For an engine that takes the model as a word without a flag, at most one
+    word belongs to the flag: the next one may be the model."""
     if inline is not None:
         return parse_value_from_word(None, inline)
     if not state.words or _looks_like_option(state.words[0]):

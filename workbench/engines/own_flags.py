@@ -141,8 +141,8 @@ def _plan_names_of_options(engine: Engine, names: Sequence[str]) -> list[str]:
 
 
 def _has_settable_default(entry: Entry) -> bool:
-    """Return whether a user could set the entry's default, so that the catalog keeps it; True if
-    there is none. An engine may report a Python object or "" as a default."""
+    """Return whether a user could give the default of `entry` on a command line. True for an entry
+    without a default. False for a Python object, such as an engine may report."""
     value, kind = entry["default"], entry["kind"]
     if value is None:
         return True

@@ -177,7 +177,7 @@ def report_mismatched_quantization(context: PlanContext) -> Iterator[Finding]:
     if not given or context.engine.uses_all_gpus:
         return
     method = normalize_quantization(str(given))
-    level, own, basis = _level_quantization_and_basis(context)
+    level, own, basis = _find_checkpoint_quantization(context)
     unquantized = own in (None, "BF16")
     converts = method not in _CHECKPOINT_ONLY
     if method in (None, own) or (unquantized and converts):
@@ -202,7 +202,7 @@ def report_mismatched_quantization(context: PlanContext) -> Iterator[Finding]:
     )
 
 
-def _level_quantization_and_basis(context: PlanContext) -> tuple[Level, str | None, str]:
+def _find_checkpoint_quantization(context: PlanContext) -> tuple[Level, str | None, str]:
     """Return the level of a finding about the quantization of the plan's checkpoint, that
     quantization (None: unknown), and where it is read."""
     facts = context.model_facts

@@ -202,8 +202,8 @@ def why_spaces_are_missing(text: str) -> str:
 
 
 def why_text_is_spelled_out(text: str) -> str:
-    """Return that a text has a space after each letter, as the end of a sentence that begins with
-    "the answer"; "" if it has not. A broken detokenizer puts them there."""
+    """Return "" for a usual text. If a text has a space after each letter, as a broken detokenizer
+    writes, return that as the end of a sentence that begins with "the answer"."""
     words = list(filter(_count_letters, text.split()))
     single = sum(len(word) == 1 for word in words)
     if len(words) < _LEAST_SPELLED or single < _SPELLED_SHARE * len(words):

@@ -27,7 +27,7 @@ class Beat:
         if now - self._heard_s >= 0.9 * _PERIOD_S:
             self._heard_s = now
 
-    def seconds_to_beat_after_pause(self, pause_s: float) -> float:
+    def seconds_until_beat_near_pause_end(self, pause_s: float) -> float:
         """Return for how many seconds a task has to wait that wants to pause for `pause_s` seconds:
         until the beat nearest to the end of this pause. A pause shorter than the time between two
         beats is returned as it is."""

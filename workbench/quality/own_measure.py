@@ -186,7 +186,8 @@ def _name_if_field(entry: Mapping[str, Any], name: str) -> str | None:
 
 
 def _score_field_of_sample(entry: Mapping[str, Any]) -> str | None:
-    """Return the field of the score of a sample of lm-eval; None if there is none."""
+    """Return the name of the field that has the score, in a sample that lm-eval has logged. None if
+    the sample has no score."""
     metrics = entry.get("metrics")
     if not isinstance(metrics, list):
         metrics = list(_KNOWN_METRICS)

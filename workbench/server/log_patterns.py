@@ -576,9 +576,9 @@ def _first_raised_error(
     another error, else one of `of_requests`; of the server's, rather one that does not mostly
     follow from others. None if all only report another error."""
     for errors, is_consequence in (
-        (of_server, _reports_or_follows_other_error),
-        (of_server, _only_reports_other_error),
-        (of_requests, _only_reports_other_error),
+        (of_server, _wraps_or_follows_another_error),
+        (of_server, _is_wrapper_of_another_error),
+        (of_requests, _is_wrapper_of_another_error),
     ):
         found = tracebacks.find_root_error(errors, is_consequence)
         if found is not None:
@@ -632,7 +632,7 @@ def _drop_ignored_errors(
     others = tuple(one for one in found if one.line not in ignored_line_numbers)
     if has_error(others):
         return others
-    each_reports_another = tracebacks.find_root_error(errors, _only_reports_other_error) is None
+    each_reports_another = tracebacks.find_root_error(errors, _is_wrapper_of_another_error) is None
     return found if errors and each_reports_another else others
 
 
@@ -833,14 +833,14 @@ def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | 
     return next(iter(found), None)
 
 
-def _only_reports_other_error(line: str) -> bool:
+def _is_wrapper_of_another_error(line: str) -> bool:
     """Return whether the error in `line` only reports that something else went wrong."""
     return bool(_WRAPPER_LINE.search(line))
 
 
-def _reports_or_follows_other_error(line: str) -> bool:
+def _wraps_or_follows_another_error(line: str) -> bool:
     """Return whether the error in `line` only reports another one, or mostly follows from one."""
-    if _only_reports_other_error(line):
+    if _is_wrapper_of_another_error(line):
         return True
     kind = _find_general_pattern(line)
     return kind is not None and kind.follows

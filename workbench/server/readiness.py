@@ -16,7 +16,12 @@ from urllib.parse import urlencode
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import as_list, as_table
 from workbench.server.kept_connection import KeepAliveConnection
-from workbench.server.small_requests import AskPath, GetPath, error_message_of, make_getter
+from workbench.server.small_requests import (
+    AskPath,
+    GetPath,
+    error_message_of,
+    make_get_without_body,
+)
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -76,7 +81,9 @@ async def check_readiness(
     request fails, and return the outcome. `first_timeout_s` is the time limit for the first answer
     to a prompt. `why_nonsense_is_expected` says why the text need not be language, "" if it must
     be. Never raises for what the server answers."""
-    if (reason := await find_readiness_problem(make_getter(ask), engine.health_path)) is not None:
+    if (
+        reason := await find_readiness_problem(make_get_without_body(ask), engine.health_path)
+    ) is not None:
         return ReadinessResult(reason=reason)
     listed = await ask(engine.models_path, None, ANSWER_TIMEOUT_S)
     if listed.status in _KEY_REQUIRED_STATUSES:

@@ -42,7 +42,7 @@ GetPath = Callable[[str, float], Awaitable[Reply]]
 AskPath = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
-def make_getter(ask: AskPath, query: str = "") -> GetPath:
+def make_get_without_body(ask: AskPath, query: str = "") -> GetPath:
     """Return a function that requests a path through `ask`, with `query` unless that is ""."""
     end = f"?{query}" if query else ""
     return lambda path, timeout_s: ask(path + end, None, timeout_s)

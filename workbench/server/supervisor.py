@@ -739,7 +739,7 @@ class Supervisor:
                 every = (self._update_and_check_log_growth(run) for run in live)
                 log_grew = await asyncio.gather(*every)
             pause_s = max(_seconds_to_next_reading(live, any(log_grew)), self.pause_s)
-            await asyncio.sleep(self._beat.seconds_to_beat_after_pause(pause_s))
+            await asyncio.sleep(self._beat.seconds_until_beat_near_pause_end(pause_s))
 
     async def _update_and_check_log_growth(self, run: WatchedRun) -> bool:
         """Read a run's state and log from the host, and return whether its log grew. If the host

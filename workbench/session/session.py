@@ -350,7 +350,7 @@ class Session:
         await self._read_changes_while_disconnected()
         self.core.spawn(self._watch_engine())
         self.core.spawn(self._show_changes_since_last_screen())
-        self.core.spawn(self._watch_other_workbenches())
+        self.core.spawn(self._watch_changes_by_other_processes())
 
     async def _connect_with_retries(self) -> None:
         """Connect to the host. Retry until the host answers, because it may be booting. Raises
@@ -429,13 +429,15 @@ class Session:
             changes_while_away=changes_since_last_screen(self.state, left_unix_s, ahead_s)
         )
 
-    async def _watch_other_workbenches(self) -> None:
+    async def _watch_changes_by_other_processes(self) -> None:
         while True:
-            await asyncio.sleep(self.core.beat.seconds_to_beat_after_pause(_OTHERS_LOOK_INTERVAL_S))
+            await asyncio.sleep(
+                self.core.beat.seconds_until_beat_near_pause_end(_OTHERS_LOOK_INTERVAL_S)
+            )
             with suppress(WorkbenchError):  # a lost link shows in the state
-                await self._show_changes_of_other_workbenches()
+                await self._show_changes_by_other_processes()
 
-    async def _show_changes_of_other_workbenches(self) -> None:
+    async def _show_changes_by_other_processes(self) -> None:
         """Show the results that other Workbenches stored, the servers that they started, and
         whether one of them is measuring."""
         await self.results.refresh_if_database_changed()

@@ -187,7 +187,8 @@ class PlanView:
 
     @property
     def memory_findings(self) -> list[Finding]:
-        """The findings that begin with the memory estimate; [] without an estimate."""
+        """The findings whose text begins with the text of the memory estimate; [] without an
+        estimate."""
         if not self.memory:
             return []
         return [finding for finding in self.findings if finding.text.startswith(self.memory)]

@@ -40,7 +40,7 @@ def test_pauses_of_a_second_end_together_before_the_next_reading(
     ends = []
     for began_s in (0.0, 0.2, 0.4):
         clock.now_s = heard_s + began_s
-        ends.append(clock.now_s + shared.seconds_to_beat_after_pause(1.0))
+        ends.append(clock.now_s + shared.seconds_until_beat_near_pause_end(1.0))
     assert ends == pytest.approx([heard_s + 1.0 - 0.015] * 3)
 
 
@@ -50,9 +50,9 @@ def test_a_pause_is_at_most_half_a_second_longer_or_shorter(clock: Clock) -> Non
     for tenth in range(10):
         clock.now_s = 101.0 + tenth / 10
         for pause_s in (1.0, 3.0):
-            assert abs(shared.seconds_to_beat_after_pause(pause_s) - pause_s) <= 0.5
-    assert shared.seconds_to_beat_after_pause(0.25) == 0.25
+            assert abs(shared.seconds_until_beat_near_pause_end(pause_s) - pause_s) <= 0.5
+    assert shared.seconds_until_beat_near_pause_end(0.25) == 0.25
 
 
 def test_without_a_reading_pauses_end_after_the_whole_second(clock: Clock) -> None:
-    assert Beat().seconds_to_beat_after_pause(1.0) == pytest.approx(0.52)
+    assert Beat().seconds_until_beat_near_pause_end(1.0) == pytest.approx(0.52)

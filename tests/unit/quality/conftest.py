@@ -17,7 +17,7 @@ from support.serving import free_port
 from workbench import engines
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface_class
-from workbench.server.small_requests import make_asker, make_getter
+from workbench.server.small_requests import make_asker, make_get_without_body
 from workbench.sim import profiles
 
 SIM = Path(profiles.__file__).parent
@@ -77,10 +77,10 @@ async def _measured(engine: str, port: int, measure: Measure[T]) -> T:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
         ask = make_asker(http)
         async with asyncio.timeout(READY_S):
-            reply = await make_getter(ask)("/v1/models", 1.0)
+            reply = await make_get_without_body(ask)("/v1/models", 1.0)
             while reply.status != 200:
                 await asyncio.sleep(0.02)
-                reply = await make_getter(ask)("/v1/models", 1.0)
+                reply = await make_get_without_body(ask)("/v1/models", 1.0)
         name = engines.get_engine(engine).score_interface
         assert name is not None
         served = reply.body["data"][0]["id"]

@@ -16,7 +16,7 @@ from workbench import engines
 from workbench.model.server_run import EngineMetrics
 from workbench.server import metrics
 from workbench.server.kept_connection import KeepAliveConnection
-from workbench.server.small_requests import make_asker, make_getter
+from workbench.server.small_requests import make_asker, make_get_without_body
 
 # The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per
 # finish reason.
@@ -238,7 +238,7 @@ def _fetch(engine: str, transport: httpx.MockTransport) -> EngineMetrics:
     async def go() -> EngineMetrics:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:
             return await metrics.fetch_metrics(
-                make_getter(make_asker(http)), engines.get_engine(engine)
+                make_get_without_body(make_asker(http)), engines.get_engine(engine)
             )
 
     return asyncio.run(go())

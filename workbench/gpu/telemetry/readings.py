@@ -286,8 +286,8 @@ class GpuReader:
             else:
                 values[field] = found
         self.store_power_and_energy(values, why)
-        self.store_pcie_rate("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
-        self.store_pcie_rate("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
+        self.store_pcie_mbyte_per_s("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
+        self.store_pcie_mbyte_per_s("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
         if MEMORY_HEAT in values:
             self.out["memory_temperature_c"] = values[MEMORY_HEAT][0]
         else:
@@ -317,7 +317,7 @@ class GpuReader:
         elif energy_mj is not None:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
-    def store_pcie_rate(
+    def store_pcie_mbyte_per_s(
         self, field: str, value: tuple[int, int] | None, why: str, now: float
     ) -> None:
         """Store under `field` the rate of a PCIe byte counter in MB/s, or the reason why the rate

@@ -12,7 +12,7 @@ from workbench.model.lazy_dataclass import dataclass
 _BREAK = re.compile(r"[\0\n\r]")
 
 
-def check_one_line(text: str) -> str:
+def stripped_single_line(text: str) -> str:
     """Return `text` without spaces at its ends. Raises InputError if it is empty or has several
     lines."""
     text = text.strip()
@@ -60,7 +60,7 @@ class RunOption:
     name: str
     help: str
     check: Callable[[str], str] = (
-        check_one_line  # returns the value as it is kept; raises InputError
+        stripped_single_line  # returns the value as it is kept; raises InputError
     )
     choices: tuple[str, ...] = ()
     default: str = ""

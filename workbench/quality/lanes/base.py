@@ -197,7 +197,9 @@ def parse_token_id(value: Any) -> int:
     return found
 
 
-def most_probable_tokens(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[Token, float], ...]:
+def top_tokens_most_probable_first(
+    entries: Iterable[tuple[Token, float]],
+) -> tuple[tuple[Token, float], ...]:
     """Return the TOP most probable of `entries`, pairs (token, log probability), the most probable
     first. Raises ImpossibleScore if their probabilities add up to more than 1."""
     found = sorted(entries, key=lambda entry: -entry[1])[:TOP]

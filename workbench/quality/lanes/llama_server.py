@@ -19,11 +19,11 @@ from workbench.quality.lanes.base import (
     ScoreError,
     ScoringInterface,
     check_prompt_token_count,
-    most_probable_tokens,
     parse_log_probability,
     parse_token_id,
     require_list_of_length,
     require_object,
+    top_tokens_most_probable_first,
 )
 
 _PRINTABLE = "a"
@@ -99,7 +99,7 @@ class LlamaServerInterface(ScoringInterface):
         token, value = self._parse_id_and_logprob(entry)
         tops = require_object(entry, "log probabilities").get("top_logprobs")
         found = map(self._parse_id_and_logprob, as_list(tops))
-        return ScoredPosition(token, value, most_probable_tokens(found))
+        return ScoredPosition(token, value, top_tokens_most_probable_first(found))
 
     def _parse_id_and_logprob(self, entry: Any) -> tuple[int, float]:
         """Return the id and the log probability of a token."""

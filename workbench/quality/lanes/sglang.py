@@ -15,11 +15,11 @@ from workbench.quality.lanes.base import (
     ScoreError,
     ScoringInterface,
     check_prompt_token_count,
-    most_probable_tokens,
     parse_log_probability,
     parse_token_id,
     require_list_of_length,
     require_object,
+    top_tokens_most_probable_first,
 )
 
 _WITHOUT_PROMPT = -1
@@ -91,7 +91,7 @@ class SglangInterface(ScoringInterface):
     def _parse_scored_position(self, entry: Any, top: Any) -> ScoredPosition:
         token, value = self._parse_id_and_logprob(entry)
         found = map(self._parse_id_and_logprob, as_list(top))
-        return ScoredPosition(token, value, most_probable_tokens(found))
+        return ScoredPosition(token, value, top_tokens_most_probable_first(found))
 
     def _parse_id_and_logprob(self, entry: Any) -> tuple[int, float]:
         """Return the id and the log probability in an entry [log probability, id, text]."""

@@ -19,11 +19,11 @@ from workbench.quality.lanes.base import (
     Send,
     UnusableText,
     check_prompt_token_count,
-    most_probable_tokens,
     parse_log_probability,
     require_first_choice,
     require_list_of_length,
     require_object,
+    top_tokens_most_probable_first,
 )
 
 _ENCODE, _DECODE = "/v1/token/encode", "/v1/token/decode"
@@ -71,7 +71,7 @@ class TabbyInterface(ScoringInterface):
             prompt.text[:start], position, 1
         )
         [top] = require_list_of_length(tops, 1, "positions")
-        found = most_probable_tokens(_log_probability_by_text(top).items())
+        found = top_tokens_most_probable_first(_log_probability_by_text(top).items())
         return ScoredPosition(wanted, dict(found).get(wanted), found)
 
     async def generate_answer(
@@ -87,7 +87,7 @@ class TabbyInterface(ScoringInterface):
             ScoredPosition(
                 _require_text(name),
                 parse_log_probability(value),
-                most_probable_tokens(_log_probability_by_text(top).items()),
+                top_tokens_most_probable_first(_log_probability_by_text(top).items()),
             )
             for name, value, top in zip(names, values, tops, strict=True)
         )

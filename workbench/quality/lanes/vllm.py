@@ -18,12 +18,12 @@ from workbench.quality.lanes.base import (
     ScoreError,
     ScoringInterface,
     check_prompt_token_count,
-    most_probable_tokens,
     parse_log_probability,
     parse_token_id,
     require_first_choice,
     require_list_of_length,
     require_object,
+    top_tokens_most_probable_first,
 )
 
 _PATH = "/v1/completions"
@@ -72,7 +72,7 @@ class VllmInterface(ScoringInterface):
             known = given.get(wanted)
         if known is None:
             raise ScoreError(f"the server does not score a token that is given ({_GIVEN})")
-        return ScoredPosition(wanted, known, most_probable_tokens(top.items()))
+        return ScoredPosition(wanted, known, top_tokens_most_probable_first(top.items()))
 
     async def _request_next_token_logprobs(
         self, ids: tuple[int, ...], options: Mapping[str, Any]
@@ -100,7 +100,7 @@ class VllmInterface(ScoringInterface):
             ScoredPosition(
                 _parse_prefixed_token_id(name),
                 parse_log_probability(value),
-                most_probable_tokens(_log_probability_by_id(top).items()),
+                top_tokens_most_probable_first(_log_probability_by_id(top).items()),
             )
             for name, value, top in zip(names, values, tops, strict=True)
         )
@@ -114,7 +114,7 @@ class VllmInterface(ScoringInterface):
             self.store_token_text(number, one.get("decoded_token"))
         if token not in found:
             raise ScoreError("the server left a token of the prompt without its log probability")
-        return ScoredPosition(token, found[token], most_probable_tokens(found.items()))
+        return ScoredPosition(token, found[token], top_tokens_most_probable_first(found.items()))
 
     async def _request_completion(
         self, ids: tuple[int, ...], tokens: int, options: Mapping[str, Any]

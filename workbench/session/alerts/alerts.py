@@ -96,7 +96,7 @@ class Alerts:
             from workbench.advisor.alert_watch import AlertWatch
 
             self._watch = AlertWatch(limits)
-            self._capped = _clock_capped_gpus(self._core.state)
+            self._capped = _gpus_with_unexplained_clock_cap(self._core.state)
             self._telemetry.on_reading.append(self._check_rules)
 
     # ---- what happens
@@ -123,7 +123,7 @@ class Alerts:
             self._restart_alert_watch()
             return
         if "gpu_findings" in changed and self._watch is not None:
-            self._capped = _clock_capped_gpus(state)
+            self._capped = _gpus_with_unexplained_clock_cap(state)
         for rule, text in self._events.events_of_change(state, changed):
             self._raise_alert(rule, ONCE, text, self._effects[rule])
 
@@ -231,9 +231,9 @@ class Alerts:
         self.apply_alerts_config(self._store.config.alerts)
 
 
-def _clock_capped_gpus(state: SessionState) -> frozenset[int]:
-    """Return the indices of the GPUs of which a load has shown that something unnamed caps a
-    clock."""
+def _gpus_with_unexplained_clock_cap(state: SessionState) -> frozenset[int]:
+    """Return the indices of the GPUs whose clock something caps that the driver does not name, as
+    a load has shown."""
     from workbench.gpu.settings.clock_contrasts import UNNAMED
 
     return frozenset(index for index, text in state.gpu_findings if UNNAMED in text)

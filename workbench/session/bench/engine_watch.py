@@ -57,13 +57,13 @@ class EngineWatch:
         the reason."""
         from workbench.server import metrics
         from workbench.server.readiness import ASKED_BY_QUERY
-        from workbench.server.small_requests import make_getter
+        from workbench.server.small_requests import make_get_without_body
 
         await self.identify_engine()
         if self.engine is None:
             return metrics.metrics_without_values(self._problem)
         return await metrics.fetch_metrics(
-            make_getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
+            make_get_without_body(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
         )
 
     async def _identify_engine_from_metrics_page(self) -> None:

@@ -144,7 +144,9 @@ class TelemetryWatch:
                 keep = False
                 await asyncio.to_thread(remote_programs.cache_pynvml_for_agent)
             self._core.update_host(telemetry_problem=self._telemetry_problem_text(telemetry))
-            await asyncio.sleep(self._core.beat.seconds_to_beat_after_pause(_AGE_CHECK_INTERVAL_S))
+            await asyncio.sleep(
+                self._core.beat.seconds_until_beat_near_pause_end(_AGE_CHECK_INTERVAL_S)
+            )
 
     def _telemetry_problem_text(self, telemetry: Telemetry | None) -> str | None:
         """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None

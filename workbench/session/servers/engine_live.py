@@ -59,7 +59,9 @@ class EngineReader:
         """Read the engine's counters once a second, until this task is cancelled."""
         try:
             while True:
-                await asyncio.sleep(self._core.beat.seconds_to_beat_after_pause(_READ_INTERVAL_S))
+                await asyncio.sleep(
+                    self._core.beat.seconds_until_beat_near_pause_end(_READ_INTERVAL_S)
+                )
                 # a lost link shows in the state; the run may have been removed
                 with suppress(WorkbenchError):
                     await self._read_engine_counters()

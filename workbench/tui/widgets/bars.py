@@ -232,7 +232,7 @@ def _start_problem_texts(plan: PlanView) -> list[Run]:
 
 
 def _warning_count_text(plan: PlanView) -> Run:
-    """Return the number of warnings about the plan, with its role."""
+    """Return the number of warnings about the plan, as a text with the role that colours it."""
     count = len(_findings_of_level(plan, Level.WARN))
     if count == 0:
         return "0 warnings", "dim"

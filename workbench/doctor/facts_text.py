@@ -47,7 +47,7 @@ def labels_and_fact_texts(seen: Examination) -> Iterator[tuple[str, str]]:
     yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
     yield "driver", _driver_text(seen)
     home = format_unless_empty(", CUDA_HOME {}", values.cuda_home)
-    yield "toolkit", f"nvcc {values.nvcc_version} {values.nvcc or 'not found'}{home}"
+    yield "toolkit", f"nvcc {values.nvcc_version or ''} {values.nvcc or 'not found'}{home}"
     samples = {sample.uuid: sample for sample in seen.samples}
     for number, gpu in enumerate(seen.gpus):
         yield f"GPU{number}", _gpu_text(gpu, samples.get(gpu.uuid))

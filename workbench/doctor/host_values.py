@@ -58,7 +58,7 @@ class HostValues:
     cuda_home: str | None = None
     cuda_home_missing: bool = False
     nvcc: str | None = None
-    nvcc_version: str = ""  # "" if unknown
+    nvcc_version: str | None = None
     environment_file: tuple[str, ...] = ()  # variables of /etc/environment whose value contains "$"
     nouveau: bool = False
     open_module: bool = False
@@ -101,7 +101,7 @@ def parse_host_values(output: str) -> HostValues:
         cuda_home=one.get("cuda_home"),
         cuda_home_missing="cuda_home_missing" in one,
         nvcc=one.get("nvcc"),
-        nvcc_version=one.get("nvcc_version", ""),
+        nvcc_version=one.get("nvcc_version"),
         environment_file=tuple(one.get("environment_file", "").split()),
         nouveau="nouveau" in one,
         open_module="open_module" in one,

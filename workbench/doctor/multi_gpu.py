@@ -69,7 +69,7 @@ class PathEnd:
     nvlinks: int = 0
     nvlink_version: int | None = None
     numa_node: int | None = None
-    iommu: str = ""  # type of its IOMMU group, "" if unknown
+    iommu: str | None = None  # type of its IOMMU group
     acs: Mapping[str, str] = field(default_factory=dict)
 
     @property

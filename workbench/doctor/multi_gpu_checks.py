@@ -259,7 +259,7 @@ _ACS = (
 
 
 def _gpus_behind_iommu(paths: GpuPaths) -> Sequence[PathEnd]:
-    return [gpu for gpu in paths.gpus if gpu.iommu.startswith("DMA")]
+    return [gpu for gpu in paths.gpus if gpu.iommu and gpu.iommu.startswith("DMA")]
 
 
 def _acs_bridges_and_flags(paths: GpuPaths) -> Sequence[tuple[str, str]]:

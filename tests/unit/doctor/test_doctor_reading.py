@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.procs import eventually
 
-from workbench.doctor import engine_packages, host_values
+from workbench.doctor import engine_packages, host_values, multi_gpu
 from workbench.doctor.engine_packages import EnginePackages
-from workbench.doctor.examination import TimedParts
-from workbench.hosts.base import Host, HostUnreachable
+from workbench.doctor.examination import Examination, TimedParts
+from workbench.hosts.base import Host, HostFacts, HostUnreachable
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError
+from workbench.session.hosts.doctor import HostReport
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -70,6 +71,14 @@ def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert seen.disk_free_kib and seen.hub == f"{tmp_path}/not/yet/hub"
     mine = next(w for w in seen.workers if w.pid == worker.pid)
     assert (mine.parent, mine.name) == (os.getpid(), "VLLM::EngineCore 60")
+
+
+def test_what_is_unknown_about_a_host_is_null_in_json() -> None:
+    paths = multi_gpu.parse_gpu_paths({"gpus": [{"index": 0}]}, (), None)
+    seen = Examination(HostFacts("box", "local"), host_values.parse_host_values(""))
+    document = HostReport(seen, (), can_change_gpus=False, paths=paths).as_json()
+    assert "" not in document["values"].values()
+    assert document["gpu_paths"]["gpus"][0]["iommu"] is None
 
 
 @pytest.mark.parametrize(

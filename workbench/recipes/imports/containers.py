@@ -92,7 +92,7 @@ def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
 
 
 def _starts_with_option(words: Sequence[str]) -> bool:
-    return bool(words) and words[0].startswith("-")
+    return next(iter(words), "").startswith("-")
 
 
 def _parse_option_names_and_values(word: str, following_words: list[str]) -> list[tuple[str, str]]:
@@ -103,9 +103,7 @@ def _parse_option_names_and_values(word: str, following_words: list[str]) -> lis
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
             return [(name, value)]
-        if not equals and following_words:
-            value = following_words.pop(0)
-        return [(name, value)]
+        return [(name, value if equals else _take_first_word(following_words))]
     found: list[tuple[str, str]] = []
     letters = word[1:]
     while letters:
@@ -113,11 +111,14 @@ def _parse_option_names_and_values(word: str, following_words: list[str]) -> lis
         if letter in _SWITCHES:
             found.append((letter, ""))
             continue
-        value = letters.removeprefix("=")
-        if not letters and following_words:
-            value = following_words.pop(0)
+        value = letters.removeprefix("=") if letters else _take_first_word(following_words)
         return [*found, (_LONG.get(letter, letter), value)]
     return found
+
+
+def _take_first_word(words: list[str]) -> str:
+    """Remove the first of the words and return it; "" if there is none."""
+    return words.pop(0) if words else ""
 
 
 def _apply_option(container: Container, name: str, value: str, notes: Notes) -> None:
@@ -220,13 +221,13 @@ def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes)
 def shell_script_and_arguments(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`, for any shell
     of _SHELLS; None for any other command line."""
-    if not words or words[0].rpartition("/")[2] not in _SHELLS:
+    if next(iter(words), "").rpartition("/")[2] not in _SHELLS:
         return None
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        if re.fullmatch(r"-[a-z]*c", words[at]):
+    for at, word in enumerate(words[1:], start=1):
+        if not word.startswith("-"):
+            break
+        if re.fullmatch(r"-[a-z]*c", word):
             return (words[at + 1], list(words[at + 3 :])) if at + 1 < len(words) else None
-        at += 1
     return None
 
 

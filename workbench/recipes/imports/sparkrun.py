@@ -12,6 +12,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import EngineCommandLine
 from workbench.model.plan import LaunchPlan
+from workbench.model.untrusted_text import as_table
 from workbench.recipes.imports.containers import parse_environment, use_host_paths
 from workbench.recipes.imports.fields import (
     add_unknown_field_notes,
@@ -138,8 +139,8 @@ def _apply_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> M
     variant = table_field(variants, given.entry, notes)
     defaults = dict(table_field(document, "defaults", notes))
     for name, value in variant.items():
-        if name == "defaults" and isinstance(value, Mapping):
-            defaults |= value
+        if name == "defaults":
+            defaults |= as_table(value)
         elif name == "env" and isinstance(value, Mapping):
             rest["env"] = {**table_field(document, "env", notes), **value}
         elif name in document or name in _FIELDS:

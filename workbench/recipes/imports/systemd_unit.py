@@ -34,7 +34,7 @@ Settings = Sequence[tuple[str, str]]  # (name, value) of the lines of a section,
 def recognizes(text: str) -> bool:
     """Return whether `text` is the file of a unit with a section [Service]."""
     lines = _logical_lines(text)
-    begins_with_section = bool(lines) and _SECTION.fullmatch(lines[0]) is not None
+    begins_with_section = _SECTION.fullmatch(next(iter(lines), "")) is not None
     return begins_with_section and "[Service]" in lines
 
 

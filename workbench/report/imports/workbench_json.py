@@ -63,12 +63,12 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     if problem := _impossible_load_field_and_expectation(read_spec, made):
         raise fields.inner_value_error(*problem)
     uid = fields.text_or("uid")
-    if uid and not _UID.fullmatch(uid):  # files are named after it
-        raise fields.field_error("uid", "the field must be an id of letters, digits and hyphens")
     # only unsaved results have one: these are the user's own, an export may be anyone's
     if not uid:
         writer = f"Workbench {made.workbench_version}".rstrip()
         made = replace(made, imported=made.imported or writer)
+    elif not _UID.fullmatch(uid):  # files are named after it
+        raise fields.field_error("uid", "the field must be an id of letters, digits and hyphens")
     made = replace(made, **options.stated_conditions)
     return Imported(
         spec=read_spec,
@@ -101,10 +101,10 @@ def _impossible_load_field_and_expectation(
     """Return (field, what its value must be) for the first option of the load with a value that no
     benchmark can have; None if there is none. In another tool's result a value 0 passes, because it
     may be the rounded mean of token counts."""
+    always_valid = (0,) if conditions.known_workload else ()
     for option in OPTIONS:
         value = getattr(spec, option.field)
-        is_rounded_mean = value == 0 and conditions.known_workload
-        if is_rounded_mean or value == option.default:
+        if value in (*always_valid, option.default):
             continue
         if not conditions.knows_workload_field(option.field):
             continue

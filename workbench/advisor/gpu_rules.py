@@ -431,14 +431,41 @@ def report_stuck_clock(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
         )
 
 
+class _LinkTraffic(NamedTuple):
+    """What crossed a PCIe link whose nominal bandwidth is known, in MB/s in one direction."""
+
+    link_mb_s: float
+    during: PcieDuring
+
+    def mean_fraction(self) -> float:
+        """Return the share of what the link can carry in practice that was in use on average."""
+        return self._fraction_of_usable(self.during.rx_mb_s, self.during.tx_mb_s)
+
+    def peak_fraction(self) -> float:
+        """Return the share of the link that was in use at most; 1 if that is not known."""
+        peaks = (self.during.rx_peak_mb_s, self.during.tx_peak_mb_s)
+        return 1.0 if None in peaks else self._fraction_of_usable(*peaks)
+
+    def _fraction_of_usable(self, *mb_s: float | None) -> float:
+        """Return the highest of these rates in MB/s as a share of what the link can carry in
+        practice. Unknown rates are left out; 0 if all are."""
+        return max(filter(None, mb_s), default=0.0) / (_USABLE_LINK * self.link_mb_s)
+
+    def format_mean_rate(self) -> str:
+        rates = {"received": self.during.rx_mb_s or 0.0, "sent": self.during.tx_mb_s or 0.0}
+        verb = max(rates, key=rates.__getitem__)
+        used, nominal = rates[verb] / 1000, self.link_mb_s / 1000
+        return f"{verb} {used:.1f} GB/s on average over a link of {nominal:.1f} GB/s"
+
+
 @rule_about(Facts.find_gpu_during_benchmark)
 def report_pcie_link(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
     """Report whether the PCIe links of the GPUs limit the run, by the bytes that crossed them."""
-    known = [link for link in gpu.pcie if link.link_mb_s]
+    known = [_LinkTraffic(link.link_mb_s, link) for link in gpu.pcie if link.link_mb_s]
     if not known:
         return
-    busiest = max(known, key=_mean_used_bandwidth_fraction)
-    share, text = _mean_used_bandwidth_fraction(busiest), _format_traffic(busiest)
+    busiest = max(known, key=_LinkTraffic.mean_fraction)
+    share, traffic = busiest.mean_fraction(), busiest.format_mean_rate()
     if share >= _SHARED_LINK:
         level, code, verdict = _PCIE_SHARED
         if share >= _LINK_BOUND:
@@ -446,51 +473,25 @@ def report_pcie_link(facts: Facts, gpu: GpuDuring) -> Iterator[Advice]:
         yield make_advice(
             level,
             code,
-            f"{verdict}: GPU {busiest.gpu} {text}, {format_share_as_percent(share)} of what the link can carry in "
-            "practice",
+            f"{verdict}: GPU {busiest.during.gpu} {traffic}, {format_share_as_percent(share)} of "
+            "what the link can carry in practice",
             fix="keep weights and KV cache in GPU memory, prefer replicas or pipeline stages to "
             "tensor parallelism, or give the GPU a slot with more lanes or a newer generation",
-            evidence=text,
+            evidence=traffic,
             source=_PCIE_MEASURED,
         )
         return
-    peak = max(map(_peak_fraction_of_link, known))
+    peak = max(map(_LinkTraffic.peak_fraction, known))
     if peak < _PEAK_FAR_BELOW:
         text = (
             f"the bandwidth of PCIe is not the limit: at most {format_share_as_percent(peak)} of what a link can "
             "carry was in use at any time. More lanes would gain little; the delay of small "
             "messages is not in this"
         )
-        evidence = f"GPU {busiest.gpu} {_format_traffic(busiest)}"
+        evidence = f"GPU {busiest.during.gpu} {traffic}"
         yield make_advice(
             Level.INFO, "pcie.not-bound", text, evidence=evidence, source=_PCIE_MEASURED
         )
-
-
-def _mean_used_bandwidth_fraction(link: PcieDuring) -> float:
-    return _fraction_of_usable_link(link, link.rx_mb_s, link.tx_mb_s)
-
-
-def _peak_fraction_of_link(link: PcieDuring) -> float:
-    """Return the share of the link that was in use at most; 1 if that is not known."""
-    peaks = (link.rx_peak_mb_s, link.tx_peak_mb_s)
-    if None in peaks:
-        return 1.0
-    return _fraction_of_usable_link(link, *peaks)
-
-
-def _fraction_of_usable_link(link: PcieDuring, *mb_s: float | None) -> float:
-    """Return the highest of these rates in MB/s as a share of what the link can carry in practice.
-    Unknown rates are left out; 0 if all are."""
-    highest = max(filter(None, mb_s), default=0.0)
-    return highest / (_USABLE_LINK * (link.link_mb_s or 0.0))
-
-
-def _format_traffic(link: PcieDuring) -> str:
-    rates = {"received": link.rx_mb_s or 0.0, "sent": link.tx_mb_s or 0.0}
-    verb = max(rates, key=rates.__getitem__)
-    nominal = (link.link_mb_s or 0.0) / 1000
-    return f"{verb} {rates[verb] / 1000:.1f} GB/s on average over a link of {nominal:.1f} GB/s"
 
 
 def report_clock_drift(facts: Facts) -> Iterator[Advice]:

@@ -242,9 +242,8 @@ def _gpus_with_unexplained_clock_cap(state: SessionState) -> frozenset[int]:
 def _gpus_text(indexes: Sequence[int], telemetry: Telemetry) -> str:
     text = gpus_text(indexes)
     info = telemetry.info(indexes[0]) if indexes else None
-    if info is None or not info.mig:
-        return text
-    return f"{text} ({info.mig_text})"
+    mig_text = info.mig_text if info else ""
+    return f"{text} ({mig_text})" if mig_text else text
 
 
 def _webhook_document(alert: Alert) -> Mapping[str, object]:

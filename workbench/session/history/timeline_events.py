@@ -153,7 +153,7 @@ class EventSource:
         gpus_by_event: dict[_SettingEvent, list[int]] = {}
         for place, altered in new.items():
             if place not in old or old[place].now != altered.now:
-                change = self._setting_change_event(altered, state.guard, now)
+                change = self._setting_change_event(altered, state, now)
                 gpus_by_event.setdefault(change, []).append(altered.gpu_index)
         for place, altered in old.items():
             if place not in new:
@@ -166,7 +166,7 @@ class EventSource:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _single_gpu_or_none(gpus))
 
     def _setting_change_event(
-        self, altered: Alteration, guard: GuardView | None, now: float
+        self, altered: Alteration, state: SessionState, now: float
     ) -> _SettingEvent:
         """Return the event that a setting was changed."""
         text = _setting_and_value_text(altered, altered.now)
@@ -175,7 +175,7 @@ class EventSource:
         at = self._convert_to_local_clock(altered.changed_unix_s, now)
         if now - at >= _RECENT_CHANGE_S:
             return _SettingEvent(EventKind.SETTING_MADE, text, at)
-        if guard is not None and guard.trial_left_s is not None:
+        if state.trial_left_s is not None:
             return _SettingEvent(EventKind.SETTING_TRIAL, f"{text} on trial", now)
         return _SettingEvent(EventKind.SETTING_MADE, text, now)
 

@@ -1,4 +1,5 @@
-"""The `workbench` command. Textual reads its settings at import, so their defaults are set first."""
+"""The `workbench` command. Textual reads its settings at import, so their defaults are set
+first."""
 
 from __future__ import annotations
 

@@ -251,8 +251,8 @@ class Facts:
     @property
     def decoding_limit(self) -> DecodingLimit | None:
         """What takes most of a decoding step, by the fraction of the speed that the memory
-        bandwidth allows. None if that speed is unknown, or if many streams, which make a step longer
-        by computing, decode at less than 60 % of it."""
+        bandwidth allows. None if that speed is unknown, or if many streams, which make a step
+        longer by computing, decode at less than 60 % of it."""
         speed = self.find_stream_speed()
         if speed is None:
             return None

@@ -37,9 +37,9 @@ _DRIFTED = 0.98  # of the clock of an earlier result
 _SLOWER = 0.97  # of the speed of an earlier result
 _STUCK_MHZ = 1000.0
 _LOADED_PCT = 50.0
-# Of its nominal bandwidth a link carries about 85 %: copies between GPUs reach 25.9 of 31.5 GB/s. In
-# prefill, experts in the host's memory took 57 and 68 % of that, and two cards that exchange data
-# 39 %. In decoding, all of them took 0 to 3 %.
+# Of its nominal bandwidth a link carries about 85 %: copies between GPUs reach 25.9 of 31.5 GB/s.
+# In prefill, experts in the host's memory took 57 and 68 % of that, and two cards that exchange
+# data 39 %. In decoding, all of them took 0 to 3 %.
 _USABLE_LINK = 0.85
 _LINK_BOUND = 0.5
 _SHARED_LINK = 0.2

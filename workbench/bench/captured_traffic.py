@@ -165,8 +165,8 @@ class _PromptBlocks:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        # by the hash of a prompt up to the end of a piece: the tokens up to there, and the number of
-        # the first block that ends in it
+        # by the hash of a prompt up to the end of a piece: the tokens up to there, and the number
+        # of the first block that ends in it
         self._known: dict[int, int] = {}
         self._next = 0
 

@@ -122,7 +122,8 @@ class LaterTurns:
         self._speed = speed
         self._waiting: list[tuple[int, int, int]] = []  # (due time, order, index): a heap
         self._put = 0
-        # when the next request is due in monotonic nanoseconds: 0 for at once, NEVER_NS if none waits
+        # when the next request is due in monotonic nanoseconds: 0 for at once, NEVER_NS if none
+        # waits
         self.due_ns = NEVER_NS
 
     def __len__(self) -> int:

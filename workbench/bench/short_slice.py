@@ -7,7 +7,8 @@ import os
 import struct
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of the system call
-# size, policy, flags, nice, priority, runtime in ns, deadline, period, least and highest utilization
+# size, policy, flags, nice, priority, runtime in ns, deadline, period, least and highest
+# utilization
 _SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 
 

@@ -1,5 +1,6 @@
-"""The command `capacity`, which searches the number of users, or the rate of requests, that a server
-serves under limits on its latencies, and its subcommands that resume, show and list searches."""
+"""The command `capacity`, which searches the number of users, or the rate of requests, that a
+server serves under limits on its latencies, and its subcommands that resume, show and list
+searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The commands `cluster start`, `cluster stop` and `cluster status`: one server on several hosts."""
+"""The commands `cluster start`, `cluster stop` and `cluster status`: one server on several
+hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The command `compare`, which shows the differences between two results or two groups of results."""
+"""The command `compare`, which shows the differences between two results or two groups of
+results."""
 
 from __future__ import annotations
 

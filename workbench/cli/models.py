@@ -36,7 +36,8 @@ _EVERY_S = 10.0  # between two lines about progress where stderr is not a termin
     examples=("workbench models list", "workbench models list Qwen/Qwen3-0.6B --all-hosts"),
 )
 async def list_models(arguments: argparse.Namespace) -> int:
-    """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
+    """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise
+    0."""
     async with connect_session(arguments) as session:
         found = await session.models.find_copies(
             arguments.model, session.models.host_names_to_search(everywhere=arguments.all_hosts)

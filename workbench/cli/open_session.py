@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def create_session(arguments: argparse.Namespace) -> Session:
-    """Return a session for the host that the command line names. The session is not connected yet."""
+    """Return a session for the host that the command line names. The session is not connected
+    yet."""
     from workbench.session.session import Session
 
     return Session.of_host(read_selected_host_name(arguments), arguments.simulate)

@@ -66,7 +66,8 @@ async def prompt_for_login_secret(question: LoginQuestion) -> str | None:
 
 
 async def prompt_for_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
-    """Return the password for sudo. None if sudo needs no password, or if the user cannot be asked."""
+    """Return the password for sudo. None if sudo needs no password, or if the user cannot be
+    asked."""
     if not session.state.host.sudo_password or not can_prompt(arguments):
         return None
     from getpass import getpass

@@ -238,8 +238,8 @@ def _format_answers_verdict(result: BenchResult, comparisons: Sequence[QualityRe
 
 
 def _format_load(result: BenchResult, concurrency: int) -> str:
-    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency, "trace". The
-    text is "c=-" if the user's own command decides the load.
+    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency,
+    "trace". The text is "c=-" if the user's own command decides the load.
     """
     if result.spec.rate:
         return f"{result.spec.rate:g}/s"

@@ -476,8 +476,8 @@ async def find_run(session: Session, run: str) -> ServerStatus:
 
 
 async def _refuse_external_server(session: Session, pid_or_port: int) -> None:
-    """Raise InputError if `pid_or_port` is the process id or the port of a server that Workbench did not
-    start, because Workbench does not control such servers.
+    """Raise InputError if `pid_or_port` is the process id or the port of a server that Workbench
+    did not start, because Workbench does not control such servers.
     """
     for other in await session.servers.find_external_servers():
         if pid_or_port not in (other.pid, other.port):

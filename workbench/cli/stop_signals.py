@@ -103,8 +103,8 @@ def queue_termination_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
 
 
 async def wait_for_termination_signal(seconds: float) -> signal.Signals | None:
-    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the signal,
-    or None after the time."""
+    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the
+    signal, or None after the time."""
     with queue_termination_signals() as received, suppress(TimeoutError):
         return await asyncio.wait_for(received.get(), seconds)
     return None

@@ -100,9 +100,9 @@ async def _wait_until_capture_ends(
     signals: asyncio.Queue[signal.Signals],
     arguments: argparse.Namespace,
 ) -> signal.Signals | None:
-    """Wait for the end of the capture: for its time, for a signal, or for the end of the writer. Then
-    wait for the requests in flight, until the next signal. Return the first signal, None if there was
-    none."""
+    """Wait for the end of the capture: for its time, for a signal, or for the end of the writer.
+    Then wait for the requests in flight, until the next signal. Return the first signal, None if
+    there was none."""
     seconds = arguments.seconds
     if seconds is None:
         print_message("Ctrl-C ends the capture")

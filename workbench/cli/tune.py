@@ -1,5 +1,5 @@
-"""The command `tune`, which searches a configuration that serves better than a preset, and proves it
-in pairs of fresh starts."""
+"""The command `tune`, which searches a configuration that serves better than a preset, and proves
+it in pairs of fresh starts."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ plans.py            make plans from presets, change plans; the rows of a flag ed
 run_as.py           the rows of a flag editor for the launcher (process, systemd, docker, ...) and its options
 containers.py       a server in a container: image, command line, mounted paths and GPUs
 validate.py         check a plan flag by flag; rules.py has the checks of several flags, plan_context.py their input;
-                    trap_rules.py has those of published traps, tuning_rules.py those of waste and risk
+                    trap_rules.py has those of published traps, tuning_rules.py those of waste and
+                    risk
 memory_locks.py     GPUs on which a lock of the memory clock costs throughput
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
 fit_table.py        the quantizations, numbers of GPUs and context lengths with which a model fits in GPU memory

@@ -121,8 +121,8 @@ class Engine:
     # The same for the screen, which shows "time" and "level" in place of it. "who" is the process.
     shortened_log: ClassVar[re.Pattern[str] | None] = None
     # The line in which it reports its speed. Groups "gen" (tokens per second), "running" and
-    # "waiting" (requests); where the engine says them "prompt" (tokens per second), "engine" (number
-    # of a replica), and of the KV cache "kv" (percent) or "used" (share).
+    # "waiting" (requests); where the engine says them "prompt" (tokens per second), "engine"
+    # (number of a replica), and of the KV cache "kv" (percent) or "used" (share).
     speed_log: ClassVar[re.Pattern[str] | None] = None
     # words of the log line after which it answers requests
     ready_words: ClassVar[tuple[str, ...]]
@@ -185,8 +185,8 @@ class Engine:
     speculation_flag: ClassVar[str] = ""  # its value is an object with the depth
     eight_bit_weights: ClassVar[str] = ""  # assignment that quantizes 16-bit weights when they load
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
-    # Group 1 is the configuration that the engine logs, as reported_settings.parse_logged_settings reads it.
-    # The first has the values in force, the others those that were asked.
+    # Group 1 is the configuration that the engine logs, as reported_settings.parse_logged_settings
+    # reads it. The first has the values in force, the others those that were asked.
     config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
     # name in that configuration -> flag, where they differ
     config_names: ClassVar[Mapping[str, str]] = {}

@@ -158,9 +158,9 @@ class Llamacpp(Engine):
     def flag_assignments_for_concurrency(
         self, context: PlanContext, concurrency: int
     ) -> tuple[str, ...]:
-        """Return slots with the context that each has now, and with continuous batching. Slots share
-        ctx-size: more of them would leave less to each request, and one that the plan serves would no
-        longer fit (llama.cpp#11681)."""
+        """Return slots with the context that each has now, and with continuous batching. Slots
+        share ctx-size: more of them would leave less to each request, and one that the plan serves
+        would no longer fit (llama.cpp#11681)."""
         batching = context.effective_flag_value("cont-batching") is not False
         slots = (f"parallel={concurrency}", *(() if batching else ("cont-batching=true",)))
         context_tokens = int(context.positive_flag_number("ctx-size"))

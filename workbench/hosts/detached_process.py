@@ -11,7 +11,8 @@ works on every Host.
                    killed for lack of memory since the start
     members        all processes that were seen in the run, as "PID:START", so that they are recognized later
     ended          "KIND UNIX_S": the run's end is recorded and none of its processes lives (see `mark_runs_ended`)
-    shm shm_before shared memory files that the run created ("inode path"), and those that existed before it
+    shm shm_before shared memory files that the run created ("inode path"), and those that existed
+    before it
 """
 
 from __future__ import annotations

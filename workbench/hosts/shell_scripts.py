@@ -31,8 +31,8 @@ def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[st
 
 
 def parse_last_values(lines: Iterable[str], separator: str = "=") -> dict[str, str]:
-    """Return the last value of each key in lines of the form key=value, with `separator` in place of
-    "=". A line without it is a key with the value ""."""
+    """Return the last value of each key in lines of the form key=value, with `separator` in place
+    of "=". A line without it is a key with the value ""."""
     return dict(line.partition(separator)[::2] for line in lines)
 
 

@@ -7,9 +7,9 @@ So an answer shows four things without knowledge of the model: whether it is lan
 (answer_text.py), whether it answers this prompt and not another one, whether the usage matches the
 text, and, if the code word stands in front of a long text, whether the whole prompt was read.
 
-`make_short_asks` and `make_long_ask` make the prompts, `request_body_of_ask` the body of a request that is
-not streamed, `read_answer` reads the reply, and `assess_probe` compares the answers. A caller sends
-the requests: alone, several at once, and at the length of its own prompts.
+`make_short_asks` and `make_long_ask` make the prompts, `request_body_of_ask` the body of a request
+that is not streamed, `read_answer` reads the reply, and `assess_probe` compares the answers. A
+caller sends the requests: alone, several at once, and at the length of its own prompts.
 
 What a random or tiny model must not be blamed for, `assess_probe` cannot know: the caller passes
 `why_nonsense_is_expected`.
@@ -715,8 +715,8 @@ def _why_usage_is_wrong(
     counted: Sequence[Probed], short: Sequence[Probed], all_answers: Sequence[Probed]
 ) -> str:
     """Return a sentence if the usage of the answers `counted` is wrong; else "". Each of them has
-    `has_enough_tokens_for_usage`. `short` are answers to compare their usage with, and `all_answers`
-    tell whether the engine hides the reasoning."""
+    `has_enough_tokens_for_usage`. `short` are answers to compare their usage with, and
+    `all_answers` tell whether the engine hides the reasoning."""
     hides_reasoning = any(one.hides_reasoning for one in all_answers)
     if text := _why_usage_differs_from_recount(counted, hides_reasoning):
         return text

@@ -3,8 +3,8 @@ counted a second time.
 
 The text of an answer lacks some of its tokens: the one that ends it, and those of the chat template
 around the answer and its reasoning. They are about as many in a short answer as in a long one. So
-the answers of two lengths give the tokens that usage counts for each token of the text, however many
-tokens are hidden.
+the answers of two lengths give the tokens that usage counts for each token of the text, however
+many tokens are hidden.
 """
 
 from __future__ import annotations

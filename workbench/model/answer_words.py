@@ -23,9 +23,9 @@ from workbench.model.answer_text import Answer, is_jumbled_word
 _LEAST_WORDS, _DIFFERENT = 250, 0.93
 # In 9 pieces of 75 characters, as READY asks for: prose up to 0.98, but then without jumbled words.
 _LEAST_FEW_WORDS, _DIFFERENT_OF_FEW, _JUMBLED_OF_FEW = 40, 0.97, 0.05
-# The ten most common words of prose in 498 languages are 11 to 30 % of 400 words and more. Of letters
-# in scripts without spaces, they are 22 % at least, and of 150 words, 16 %. Random words of a
-# vocabulary of 1,000: 5 %, and of 200 of one of 3,600: 7 %; random ideographs or syllables: 4 %.
+# The ten most common words of prose in 498 languages are 11 to 30 % of 400 words and more. Of
+# letters in scripts without spaces, they are 22 % at least, and of 150 words, 16 %. Random words of
+# a vocabulary of 1,000: 5 %, and of 200 of one of 3,600: 7 %; random ideographs or syllables: 4 %.
 _MOST_COMMON = 10
 _LEAST_OF_WORDS, _COMMON_OF_WORDS = 400, 0.07
 _LEAST_OF_FEW_WORDS, _COMMON_OF_FEW_WORDS = 150, 0.08

@@ -164,7 +164,8 @@ class BenchSummary:
     # {"mean": 210, "p99": 890}
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     text: TextReport | None = None  # what the answers said; None: nobody looked
-    # of an SLO: each limit, and the requests that kept all of them, in percent of all and per second
+    # of an SLO: each limit, and the requests that kept all of them, in percent of all and per
+    # second
     slo: tuple[LimitAttained, ...] = ()
     slo_pct: float | None = None
     goodput_request_s: float | None = None

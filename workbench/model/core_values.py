@@ -71,8 +71,8 @@ def format_core_c_states(disable_file_texts: Sequence[str]) -> str | None:
 
 
 def is_idle_state_off(core_c_states: str, state: int) -> bool:
-    """Return whether the idle state number `state` is off. `core_c_states` is the value of one core:
-    "on", "off" or "off:2-3"."""
+    """Return whether the idle state number `state` is off. `core_c_states` is the value of one
+    core: "on", "off" or "off:2-3"."""
     _, colon, some = core_c_states.partition(":")
     if not colon:
         return core_c_states == OFF

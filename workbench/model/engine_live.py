@@ -1,4 +1,5 @@
-"""The live metrics of an engine: values that the screen updates every second, without a benchmark."""
+"""The live metrics of an engine: values that the screen updates every second, without a
+benchmark."""
 
 from __future__ import annotations
 

@@ -259,8 +259,8 @@ class HostSample:
     # share of the last 10 s in which all processes that could run waited for memory (PSI)
     memory_pressure_pct: float | None = None
     io_pressure_pct: float | None = None  # the same for the disk
-    # of a DGX Spark with the kernel module spark_hwmon: whether the board holds its processors down,
-    # the number of the active power limit, and watts by rail, such as "dc_input"
+    # of a DGX Spark with the kernel module spark_hwmon: whether the board holds its processors
+    # down, the number of the active power limit, and watts by rail, such as "dc_input"
     prochot: bool | None = None
     power_level: int | None = None
     rails_w: Mapping[str, float] = field(default_factory=dict)

@@ -33,14 +33,14 @@ class FleetColumn(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A reading of a GPU. `field` is its field of GpuSample, or of GpuInfo. A reading with a `label`
-    is listed in the pane of the GPUs, with `unit`, and is in the history.
+    """A reading of a GPU. `field` is its field of GpuSample, or of GpuInfo. A reading with a
+    `label` is listed in the pane of the GPUs, with `unit`, and is in the history.
 
     `nvml` has the name of the NVML function that returns it and those of pynvml's constants that it
     gets; () if other code reads it. NVML's number is multiplied by `scale`, unless that is 0. Of a
-    `switch` it says whether that is on. Values that are `seldom` read change slowly. `column` is the
-    column of `nvidia-smi --query-gpu` for a host without NVML: "" if there is none, None if other
-    code reads it.
+    `switch` it says whether that is on. Values that are `seldom` read change slowly. `column` is
+    the column of `nvidia-smi --query-gpu` for a host without NVML: "" if there is none, None if
+    other code reads it.
     """
 
     field: str

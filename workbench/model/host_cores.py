@@ -9,8 +9,8 @@ _MOST = 100_000
 
 @dataclass(frozen=True, slots=True)
 class HostCores:
-    """The CPUs that a program on a host may use, of which several can belong to one core, the number
-    of their cores, and the number of the host's NUMA nodes that have CPUs."""
+    """The CPUs that a program on a host may use, of which several can belong to one core, the
+    number of their cores, and the number of the host's NUMA nodes that have CPUs."""
 
     cpus: int
     cores: int

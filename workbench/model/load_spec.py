@@ -39,7 +39,8 @@ PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # ben
 _SECONDS = Number("seconds")
 MOST_STREAMS = 2**16  # each has a connection
 _TOKENS = Whole(most=20_000_000)  # more than any model's context
-# of real text: an excerpt had 0.73 or more with cl100k, o200k and the tokenizers of two other vendors
+# of real text: an excerpt had 0.73 or more with cl100k, o200k and the tokenizers of two other
+# vendors
 _LEAST_TOKENS_PER_PIECE = 0.6
 
 
@@ -409,7 +410,8 @@ class BenchSpec:
     salt: str = ""
     # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
     prompt_words: int | None = None
-    # of the text of a trace, by the server's tokenizer (bench/trace_and_speed_text.py); (): by its usage
+    # of the text of a trace, by the server's tokenizer (bench/trace_and_speed_text.py); (): by its
+    # usage
     passage_tokens: tuple[float, ...] = ()
     # Limits; None: derived from the server's speed (bench/time_limits.py).
     timeout_s: float | None = field(

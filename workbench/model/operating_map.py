@@ -34,7 +34,8 @@ class OperatingMap:
 
     @property
     def limit_user_tok_s(self) -> float | None:
-        """The tokens per second of a user halfway between `holds` and `fails`; None without both."""
+        """The tokens per second of a user halfway between `holds` and `fails`; None without
+        both."""
         if self.holds is None or self.fails is None:
             return None
         return (self.holds.user_tok_s + self.fails.user_tok_s) / 2

@@ -225,8 +225,8 @@ class Command:
 
     @property
     def shell_line(self) -> str:
-        """The command as one line to paste into a shell: working directory, environment, program and
-        arguments, quoted."""
+        """The command as one line to paste into a shell: working directory, environment, program
+        and arguments, quoted."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join((*env, *map(shlex.quote, self.argv)))
         if self.workdir:

@@ -73,8 +73,8 @@ class ScoredText:
 
 @dataclass(frozen=True, slots=True)
 class GreedyAnswer:
-    """One greedy answer to a text, under load. `gaps` has, for each token, how much more probable in
-    nats the best token was than the second one; None for a token of which that is not known.
+    """One greedy answer to a text, under load. `gaps` has, for each token, how much more probable
+    in nats the best token was than the second one; None for a token of which that is not known.
     `prompt` has the tokens after which it was written, by the tokenizer of its server."""
 
     name: str
@@ -185,7 +185,8 @@ class TextDifference:
 @dataclass(frozen=True, slots=True)
 class WorstText:
     """The text whose answers differ most. `position` is that of the first token that differs, from
-    0; None if none does. `before`, `a` and `b` are the text before it and what A and B say there."""
+    0; None if none does. `before`, `a` and `b` are the text before it and what A and B say
+    there."""
 
     name: str
     kind: str
@@ -214,8 +215,8 @@ class ForkedAnswer:
 @dataclass(frozen=True, slots=True)
 class ForkCount:
     """How often greedy answers of A and B part. `at_risk` is the number of tokens before and
-    including the fork of each answer. `ties` are forks at tokens whose two best candidates differ by
-    less than the noise between two equal measurements; they are not among `forks`."""
+    including the fork of each answer. `ties` are forks at tokens whose two best candidates differ
+    by less than the noise between two equal measurements; they are not among `forks`."""
 
     forks: int
     ties: int
@@ -239,7 +240,8 @@ class AnswerScores:
 
 @dataclass(frozen=True, slots=True)
 class ScoredItem:
-    """The scores of A and B in one item of the user's own measure. None if a side lacks the item."""
+    """The scores of A and B in one item of the user's own measure. None if a side lacks the
+    item."""
 
     name: str
     a: float | None
@@ -250,9 +252,9 @@ class ScoredItem:
 class OwnMeasure:
     """The user's own measure: the scores that a command gave A and B, paired by item.
 
-    `difference` is B - A. With `right_wrong`, each score is 0 or 1, `lost` counts the items that only
-    A has right and `gained` those that only B has right. `verdict` is DIFFERS, or NOT_DECIDED if no
-    difference was shown. `field` is the field of the score in the command's files.
+    `difference` is B - A. With `right_wrong`, each score is 0 or 1, `lost` counts the items that
+    only A has right and `gained` those that only B has right. `verdict` is DIFFERS, or NOT_DECIDED
+    if no difference was shown. `field` is the field of the score in the command's files.
     """
 
     field: str
@@ -311,14 +313,14 @@ class QualityResult:
 
 @dataclass(slots=True)
 class QualityParts:
-    """What was measured so far for a comparison of answers. It is stored with an experiment, so that
-    a resumed one measures only what is missing.
+    """What was measured so far for a comparison of answers. It is stored with an experiment, so
+    that a resumed one measures only what is missing.
 
     `floors` has further scorings of A, and `answers_again` its answers again. `scores_a`,
     `scores_again` and `scores_b` are how probable A finds the answers. `runs` names the
     server of each step that has ended (steps: session/quality/measuring.py). `conditions` has what
-    the answers of "A" and "B" depend on, and `pieces` the texts of their tokens. `problems` says why
-    the measurement ended early.
+    the answers of "A" and "B" depend on, and `pieces` the texts of their tokens. `problems` says
+    why the measurement ended early.
     """
 
     a: tuple[ScoredText, ...] = ()

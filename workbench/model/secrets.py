@@ -38,8 +38,8 @@ _SECRET_WORDS: dict[str, str] = {
     "auth": "no disable enable require use skip",
 }
 _SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
-# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, NVIDIA NGC,
-# GitLab, Slack, Groq, Google, bearer headers.
+# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, NVIDIA
+# NGC, GitLab, Slack, Groq, Google, bearer headers.
 _SECRET_SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}"
     r"|nvapi-[\w-]{20,}|glpat-[\w-]{16,}|xox[a-z]-[A-Za-z0-9-]{10,}|gsk_[A-Za-z0-9]{20,}"

@@ -134,7 +134,8 @@ class ServerStatus:
     outlived: int = 0
     ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
     replaces: str | None = None  # the run that was stopped for this one
-    # None: the server was never probed, because it is not READY, or an older Workbench saw its start
+    # None: the server was never probed, because it is not READY, or an older Workbench saw its
+    # start
     text: ServedText | None = None
 
     @property

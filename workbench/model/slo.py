@@ -163,8 +163,8 @@ def share_text(share_pct: float) -> str:
 
 
 def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
-    """Return (limit, verdict) for each limit, as texts. The verdict says whether the limit was held,
-    how many requests kept it, and of several limits, which one binds."""
+    """Return (limit, verdict) for each limit, as texts. The verdict says whether the limit was
+    held, how many requests kept it, and of several limits, which one binds."""
     tightest = limit_with_smallest_margin(attained)
     rows = []
     for each in attained:

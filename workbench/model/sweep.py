@@ -83,8 +83,8 @@ class SweepPoint:
     error: str | None = None
     bound: bool | None = None  # whether a power limit lowered the clocks or was reached
     goodput_request_s: float | None = None  # of a load with an SLO
-    # of a search for users or a rate: "holds", "fails" or "open", and the percentage of requests that kept
-    # all limits
+    # of a search for users or a rate: "holds", "fails" or "open", and the percentage of requests
+    # that kept all limits
     slo_verdict: str | None = None
     slo_pct: float | None = None
     users: float | None = None  # that keep the SLO, of a tune with this goal
@@ -96,8 +96,8 @@ class SweepSpec:
     """The design of a sweep. It is stored before the first measurement, with secrets masked, so
     that the sweep can be resumed."""
 
-    # as typed: "400", "210-1500"; of flags "name=value"; of users and rates the first and the highest
-    # level; of rates also the horizon in seconds
+    # as typed: "400", "210-1500"; of flags "name=value"; of users and rates the first and the
+    # highest level; of rates also the horizon in seconds
     values: tuple[str, ...]
     bench: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchSpec
     runs: int = 1

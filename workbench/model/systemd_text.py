@@ -1,4 +1,5 @@
-"""Quoting of a command line for the file of a systemd unit (systemd.service(5), "Command lines")."""
+"""Quoting of a command line for the file of a systemd unit (systemd.service(5), "Command
+lines")."""
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 

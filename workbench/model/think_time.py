@@ -27,8 +27,8 @@ class ThinkTime(NamedTuple):
         return (self.low_s + self.high_s) / 2
 
     def pause_s(self, seed: int, index: int) -> float:
-        """Return the pause after request `index`. It depends only on the seed and the index, so that
-        A and B of a comparison get equal pauses."""
+        """Return the pause after request `index`. It depends only on the seed and the index, so
+        that A and B of a comparison get equal pauses."""
         if self.low_s == self.high_s and not self.exponential:
             return self.low_s
         source = random.Random(f"{seed}/think/{index}")

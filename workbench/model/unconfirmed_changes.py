@@ -33,7 +33,8 @@ def split_altered_and_begun_changes(
     changes: Iterable[Alteration], telemetry: Telemetry | None
 ) -> tuple[tuple[Alteration, ...], tuple[BegunChange, ...]]:
     """Return (settings that are altered, changes that were begun and perhaps not made) among
-    `changes`. If a begun change was to replace an earlier one, the earlier one counts as altered."""
+    `changes`. If a begun change was to replace an earlier one, the earlier one counts as
+    altered."""
     altered: list[Alteration] = []
     begun: list[BegunChange] = []
     for one in changes:

@@ -1,8 +1,8 @@
 """A recipe of another tool, as far as Workbench understands it: a plan, further properties such as
 title and GPUs, and findings about the parts that a plan cannot contain.
 
-`Notes` collects the findings while a recipe is read. `drop_values_unfit_for_preset` removes secrets and
-values that only a shell could compute, so that neither is written into a preset.
+`Notes` collects the findings while a recipe is read. `drop_values_unfit_for_preset` removes secrets
+and values that only a shell could compute, so that neither is written into a preset.
 """
 
 from __future__ import annotations

@@ -298,8 +298,8 @@ class _Lexer:
                 self.at += 1
 
     def _read_expansion(self, quotes: str = "") -> Part:
-        """Read what the dollar sign or backquote at `at` begins, and return it: a variable, code, or
-        a text. `quotes` are the quotation marks that the default of a variable loses here, as in
+        """Read what the dollar sign or backquote at `at` begins, and return it: a variable, code,
+        or a text. `quotes` are the quotation marks that the default of a variable loses here, as in
         `${name:-"word"}`."""
         text, begin = self.text, self.at
         if text[begin] == "`":

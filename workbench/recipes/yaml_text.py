@@ -74,9 +74,9 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 
 def load_yaml(text: str) -> Any:
-    """Return the data of a text with one YAML document, in which all keys are texts; None for a text
-    without a document. Raises InputError, with line and column of the problem if known, if the text
-    is not valid or has several documents."""
+    """Return the data of a text with one YAML document, in which all keys are texts; None for a
+    text without a document. Raises InputError, with line and column of the problem if known, if the
+    text is not valid or has several documents."""
     documents = load_all_documents(text)
     if len(documents) > 1:
         raise InputError(f"not valid YAML: the text has {len(documents)} documents in place of one")
@@ -174,6 +174,7 @@ def drop_empty_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump_yaml(data: Any) -> str:
-    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same way."""
+    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same
+    way."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text

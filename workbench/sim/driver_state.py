@@ -226,8 +226,8 @@ class SimState:
         return self._points[key]
 
     def _reload_live_loads(self) -> None:
-        """Read the loads again if their directory has changed, and drop those of processes that have
-        ended. That is looked up at most once in ALIVE_CHECK_S seconds."""
+        """Read the loads again if their directory has changed, and drop those of processes that
+        have ended. That is looked up at most once in ALIVE_CHECK_S seconds."""
         mtime = os.stat(self._loads_dir).st_mtime_ns  # noqa: PTH116 (as above)
         moment = time.monotonic()
         if mtime != self._loads_mtime:
@@ -305,10 +305,10 @@ class SimState:
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """Store the load of process `pid`. `loads_by_gpu` has for each GPU index the memory in bytes
-        ("memory_bytes") and the shares of time, 0 to 1, in which the GPU is busy ("busy"), reads
-        memory ("memory") and computes ("compute"). `active_unix_s` is when the process last used a
-        GPU; None if it never did."""
+        """Store the load of process `pid`. `loads_by_gpu` has for each GPU index the memory in
+        bytes ("memory_bytes") and the shares of time, 0 to 1, in which the GPU is busy ("busy"),
+        reads memory ("memory") and computes ("compute"). `active_unix_s` is when the process last
+        used a GPU; None if it never did."""
         load = {
             "pid": pid,
             "start_ticks": process_start_ticks(pid),
@@ -346,7 +346,8 @@ class SimState:
         pressure=30               all processes of the host wait for memory in 30 % of the time
         missing=["nvmlDeviceGetTemperatureV"]  the driver's library lacks these functions
         p2p=4                     the driver gives this NVML status for the access between each two GPUs
-        copies={"hang": [[0, 1]]}  the trial of copies between GPUs fails; sim/stand_in/torch lists the ways
+        copies={"hang": [[0, 1]]}  the trial of copies between GPUs fails; sim/stand_in/torch lists
+        the ways
         """
         with self._lock_and_store_thermal_state():
             stored = {**self._read_json_file("faults.json"), **faults}

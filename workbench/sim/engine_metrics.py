@@ -1,4 +1,5 @@
-"""The values that a simulated engine reports at /metrics. Each engine has its own names for them."""
+"""The values that a simulated engine reports at /metrics. Each engine has its own names for
+them."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class Stop(Exception):
 
 
 class EngineServer:
-    """A server process of a simulated engine, from its parsed command line to its end. It is made in
-    the event loop that runs it."""
+    """A server process of a simulated engine, from its parsed command line to its end. It is made
+    in the event loop that runs it."""
 
     def __init__(self, plan: LaunchOptions) -> None:
         self.plan = plan

@@ -133,10 +133,10 @@ def _parse_flag_value(
     *,
     json_field: bool,
 ) -> Any:
-    """Return the value of one flag. `inline_values` is [the value after "="], or [] without one; the
-    value is then removed from the front of `following_words`, the words after the option. `is_on`
-    says whether the option turns the flag on, and `json_field` whether it sets one field of a JSON
-    value. Raises ArgumentsRejected if the value is missing or invalid."""
+    """Return the value of one flag. `inline_values` is [the value after "="], or [] without one;
+    the value is then removed from the front of `following_words`, the words after the option.
+    `is_on` says whether the option turns the flag on, and `json_field` whether it sets one field of
+    a JSON value. Raises ArgumentsRejected if the value is missing or invalid."""
     if flag["kind"] == "bool" and not flag.get("value_takes_bool_word"):
         if (
             flag["name"] == "flash-attn"

@@ -219,8 +219,8 @@ def _log_normalizer(raised_probability: float, lowered_probability: float, tilt:
 def _find_tilt_for_divergence(
     raised_probability: float, lowered_probability: float, divergence: float
 ) -> float:
-    """Return the tilt that makes the Kullback-Leibler divergence `divergence`, at most _MOST_TILT. The
-    other two are the probabilities, before the tilt, of all tokens that become more or less
+    """Return the tilt that makes the Kullback-Leibler divergence `divergence`, at most _MOST_TILT.
+    The other two are the probabilities, before the tilt, of all tokens that become more or less
     probable. The divergence grows with the tilt, so it is found by halving."""
     low, high = 0.0, _MOST_TILT
     for _ in range(48):

@@ -95,8 +95,8 @@ class Options:
 
 
 def parse_options(argv: Sequence[str]) -> Options:
-    """Return the options of the command line by their long names. Raises Exit for an unknown option,
-    a missing value, and more than one change of a setting."""
+    """Return the options of the command line by their long names. Raises Exit for an unknown
+    option, a missing value, and more than one change of a setting."""
     options, rest = Options(), list(argv)
     while rest:
         word, separator, value = rest.pop(0).partition("=")
@@ -184,8 +184,8 @@ def _run_query(options: Options, library: SimulatedNvml) -> None:
 
 
 def _select_devices(selectors: str, library: SimulatedNvml) -> list[Device]:
-    """Return the GPUs that `selectors` names by index, UUID or bus id, separated by commas; all GPUs
-    for "". Raises Exit for an unknown one."""
+    """Return the GPUs that `selectors` names by index, UUID or bus id, separated by commas; all
+    GPUs for "". Raises Exit for an unknown one."""
     profile = library._state.profile
     if not selectors:
         return [Device(library, i) for i in range(profile.count)]
@@ -201,8 +201,8 @@ def _select_devices(selectors: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _responding_devices(devices: list[Device]) -> list[Device]:
-    """Return the GPUs that respond, and print the real program's message about each lost GPU. Raises
-    Exit if the only GPU in `devices` is lost."""
+    """Return the GPUs that respond, and print the real program's message about each lost GPU.
+    Raises Exit if the only GPU in `devices` is lost."""
     answering = []
     for device in devices:
         try:
@@ -427,8 +427,8 @@ def _lock_clocks(device: Device, kind: str, value: str) -> None:
 
 
 def _change_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
-    """Call an NVML function that locks or resets the clocks of a kind, "Gpu" or "Memory", and return
-    whether it succeeded, as `_change_setting_or_warn` does."""
+    """Call an NVML function that locks or resets the clocks of a kind, "Gpu" or "Memory", and
+    return whether it succeeded, as `_change_setting_or_warn` does."""
     return _change_setting_or_warn(
         device,
         lambda: device.call(function, *arguments),
@@ -442,8 +442,8 @@ def _change_setting_or_warn(
     device: Device, change: Callable[[], object], *, denied: str, unsupported: str
 ) -> bool:
     """Call `change`, which changes a setting, and return True. If the board does not support the
-    setting, print the warning `unsupported` and return False. Raises Exit for other errors; `denied`
-    is its message for a missing permission."""
+    setting, print the warning `unsupported` and return False. Raises Exit for other errors;
+    `denied` is its message for a missing permission."""
     try:
         change()
     except NvmlError as refused:

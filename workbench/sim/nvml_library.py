@@ -114,7 +114,8 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda p, r: (p.gpu.pcie_gen,),
     "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.pcie_width or p.gpu.pcie_width,),
 }
-# Fields of nvmlDeviceGetFieldValues: the member of nvmlValue_t, and its value. None is NOT_SUPPORTED.
+# Fields of nvmlDeviceGetFieldValues: the member of nvmlValue_t, and its value. None is
+# NOT_SUPPORTED.
 _FIELDS: dict[int, tuple[str, Callable[[HostProfile, SimulatedReading], int | None]]] = {
     83: ("ullVal", lambda p, r: _round_to_milliunits(r.energy_j)),
     185: ("uiVal", lambda p, r: _round_to_milliunits(r.power_average_w)),
@@ -443,7 +444,8 @@ class SimulatedNvml:
 
     _nvmlDeviceGetMPSComputeRunningProcesses_v3 = _nvmlDeviceGetGraphicsRunningProcesses_v3
 
-    # -- errors --------------------------------------------------------------------------------------
+    # -- errors
+    # --------------------------------------------------------------------------------------
 
     def _nvmlDeviceGetPcieReplayCounter(self, handle: Any, out: Any) -> None:
         index = self._reading_of_handle(handle).index

@@ -349,8 +349,8 @@ def parse_json_body(request: Request) -> dict[str, Any]:
 
 
 def _prompt_pieces(body: dict[str, Any], chat: bool) -> list[str]:
-    """Return the tokens of a request's prompt as texts, with those of the chat template if `chat` is
-    true. Raises ApiError if the request has no prompt."""
+    """Return the tokens of a request's prompt as texts, with those of the chat template if `chat`
+    is true. Raises ApiError if the request has no prompt."""
     if not chat:
         return PIECE.findall(_prompt_text(body))
     return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"]

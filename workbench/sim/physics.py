@@ -7,8 +7,8 @@ Power over SM clock, with x = clock / clock during decode:
 
 The formula is fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at
 2779 MHz, 450 W at 2661 MHz, 350 W at 2071 MHz. The same sweep shows how much a low SM clock slows a
-memory-bound step (`memory_slowdown_factor`): -1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W. Other GPU
-types use the same formula with different watts.
+memory-bound step (`memory_slowdown_factor`): -1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W.
+Other GPU types use the same formula with different watts.
 """
 
 from __future__ import annotations

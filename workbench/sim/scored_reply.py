@@ -44,8 +44,8 @@ class ScoredReply:
         )
 
     def predict_prompt_token(self, position: int, top: int) -> Predicted:
-        """Return the distribution of token number `position` of the prompt, from 1 on, with the `top`
-        most probable tokens there."""
+        """Return the distribution of token number `position` of the prompt, from 1 on, with the
+        `top` most probable tokens there."""
         context = self.ids[: position - 1] if self.stale_prompts else self.ids[:position]
         return self._predict(context, self.ids[position], top)
 

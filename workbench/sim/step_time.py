@@ -9,7 +9,8 @@ memory     bytes of the shard and of the KV cache over effective bandwidth at th
            stretches it (physics.memory_slowdown_factor)
 compute    2 FLOP per active parameter and token over the reachable tensor throughput at the present SM clock
 launching  eager mode launches each layer's kernels from Python; graphs replay them
-all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own kernel runs only if
+all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own
+kernel runs only if
            peers access each other's memory, and never on more than two PCIe GPUs
 
 Calibrated with public measurements: 123B AWQ on one RTX PRO 6000 22.7-24 tok/s; 70B BF16 on two
@@ -56,7 +57,8 @@ class ModelReplica:
 
 @dataclass(frozen=True)
 class EngineStep:
-    """The duration of one step in seconds, and the time for memory traffic and for computing in it."""
+    """The duration of one step in seconds, and the time for memory traffic and for computing in
+    it."""
 
     total_s: float
     memory_s: float

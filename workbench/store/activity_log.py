@@ -1,7 +1,7 @@
 """The log of every action of Workbench on a host, with one JSON object per line.
 
-When the file gets large, the older half of each host's entries is dropped. If the file cannot be written, the entry is
-lost silently.
+When the file gets large, the older half of each host's entries is dropped. If the file cannot be
+written, the entry is lost silently.
 """
 
 from __future__ import annotations

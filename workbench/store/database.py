@@ -1,4 +1,5 @@
-"""The SQLite file of results and experiments, which several Workbenches may use at the same time."""
+"""The SQLite file of results and experiments, which several Workbenches may use at the same
+time."""
 
 from __future__ import annotations
 

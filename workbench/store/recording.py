@@ -6,9 +6,9 @@ the values that differ from those of the previous cell, and null for a metric th
 this cell. A line with "full" has all values. A cell without a line is a gap. In a name such as
 "0.power_w", the number before the dot is the index of the GPU; -1 is the server. A line with
 "infos" has the properties of the GPUs. A line with "boot" says under which boot of the host (the
-kernel's boot_id) the lines after it were made; a line with "end" is the last one of a Workbench that
-ended in order. Each line can be read without the lines after it, so a file
-that ends in the middle of a line is still valid.
+kernel's boot_id) the lines after it were made; a line with "end" is the last one of a Workbench
+that ended in order. Each line can be read without the lines after it, so a file that ends in the
+middle of a line is still valid.
 
     {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1,
     "unix_s": 1764000000.0} {"t": 1764000001, "full": true, "v": {"0.power_w": 84.2, "0.sm_mhz":

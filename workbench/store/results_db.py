@@ -228,7 +228,8 @@ class ResultsDb:
         before_id: int | None = None,
     ) -> Iterator[Page]:
         """Yield the newest results, newest first, in pages of at most 500. `limit` is the highest
-        number of results, None for all. With `before_id`, only results with smaller ids are yielded.
+        number of results, None for all. With `before_id`, only results with smaller ids are
+        yielded.
 
         A result matches `search` if all its words (ASCII case ignored) occur in the host, engine,
         model, command, environment, driver, GPUs, settings, workload, preset, run, date (UTC), note

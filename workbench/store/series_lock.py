@@ -1,4 +1,5 @@
-"""Lock files that let only one Workbench at a time run a series, which is an experiment or a sweep."""
+"""Lock files that let only one Workbench at a time run a series, which is an experiment or a
+sweep."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Reads the keyboard without waking up while no key is pressed, and writes to the terminal without
 waking a thread while the terminal takes all.
 
-Textual's thread for keys looks ten times a second whether the application ends, and each frame wakes
-its thread for output. This module uses private names of Textual 8.2.8, as textual_private.py does.
+Textual's thread for keys looks ten times a second whether the application ends, and each frame
+wakes its thread for output. This module uses private names of Textual 8.2.8, as textual_private.py
+does.
 """
 
 from __future__ import annotations

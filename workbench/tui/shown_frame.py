@@ -32,8 +32,8 @@ Cell = tuple[str, Style]  # text, look; the second cell of a wide character has 
 
 # A move of the cursor and a new style take about as many bytes as this number of equal cells.
 _GAP_CELLS = 8
-# Pieces of one row that are kept apart. A reading replaces the pieces of the reading before, so that
-# few different ones exist.
+# Pieces of one row that are kept apart. A reading replaces the pieces of the reading before, so
+# that few different ones exist.
 _MOST_PIECES = 60
 # Lines, bars, graphs and the signs of the screen, of one cell each. rich would look up each
 # character of a graph that it has not seen before.

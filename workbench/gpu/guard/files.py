@@ -44,8 +44,8 @@ TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
     from typing import Any
 
-# Of the guard, in its state. Raise it if the guard's rules or its instructions change: a guard of an
-# earlier version is asked to make way.
+# Of the guard, in its state. Raise it if the guard's rules or its instructions change: a guard of
+# an earlier version is asked to make way.
 GUARD_VERSION = 3
 LOG_BYTES = 200_000
 TAKE_OVER_S = 1.0  # for another guard to take over: it tries every 20 ms

@@ -9,7 +9,8 @@ user can change. Therefore:
 - The guard is root only while commands run.
 - The guard's programs are chosen at its start, and must be files that only root can change.
 - The journal's entries are checked (setting_commands.describe_invalid_part_of_entry) before a command line
-  is made from them, and the guard sets only values that were in the journal at its start (guard.py).
+  is made from them, and the guard sets only values that were in the journal at its start
+  (guard.py).
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)

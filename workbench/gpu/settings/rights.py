@@ -36,8 +36,8 @@ SudoPermission: TypeAlias = Literal["free", "asks", ""]
 ROOT_PROGRAMS = ("nvidia-smi", "tee", "python3")
 
 FIND_PROGRAMS_SCRIPT = read_script(__file__, "find_programs.sh")
-# $1: uid. A line as FIND_PROGRAMS_SCRIPT's about the directory of the simulated GPUs, and the ids of the user's
-# groups, of which an account without a name has none.
+# $1: uid. A line as FIND_PROGRAMS_SCRIPT's about the directory of the simulated GPUs, and the ids
+# of the user's groups, of which an account without a name has none.
 _SIMULATION_RIGHTS_SCRIPT = """
 stat -c 'on %u %g %f %n' "$WORKBENCH_SIM_STATE"
 id -G "$1"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NUMBERS = (int, float)  # bool is a type of its own
-# A GPU that shares the host's memory reports a link of generation 1 with one lane, whatever connects it
-# (nvtop #426), and 0 for its memory, whatever the load and the heat (home-ops #13238).
+# A GPU that shares the host's memory reports a link of generation 1 with one lane, whatever
+# connects it (nvtop #426), and 0 for its memory, whatever the load and the heat (home-ops #13238).
 _ALWAYS = ("pcie_gen", "pcie_width", "pcie_gen_max", "pcie_width_max")
 _IF_ZERO = ("memory_util_pct", "memory_temperature_c")
 PLACEHOLDER = "the driver's answer is a placeholder: unified memory"

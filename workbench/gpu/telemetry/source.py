@@ -23,8 +23,8 @@ from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
 from workbench.model.untrusted_text import NAME_CHARS, clean_json
 
-# for nvidia-smi in place of NVML's library: with 8 GPUs and persistence mode off it takes up to 10 s
-# (coderkang.top), and the agent that waits meanwhile is given up after 10 s
+# for nvidia-smi in place of NVML's library: with 8 GPUs and persistence mode off it takes up to
+# 10 s (coderkang.top), and the agent that waits meanwhile is given up after 10 s
 NVIDIA_SMI_TIMEOUT_S = 9.0
 HUNG_CALL_S = 3.0  # a driver call that takes longer is said to hang
 # An agent whose driver call has not returned for this long is left behind, and another started: the

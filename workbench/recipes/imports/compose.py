@@ -59,8 +59,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 
 
 def _read_dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
-    """Return the variables in the file `.env` of the directory; {} if it has no such file, or if the
-    directory is unknown (None)."""
+    """Return the variables in the file `.env` of the directory; {} if it has no such file, or if
+    the directory is unknown (None)."""
     if directory is None or not (directory / ".env").is_file():
         return {}
     return _read_env_file(directory / ".env", notes)

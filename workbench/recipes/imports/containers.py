@@ -219,8 +219,8 @@ def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes)
 
 
 def shell_script_and_arguments(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`, for any shell
-    of _SHELLS; None for any other command line."""
+    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`, for any
+    shell of _SHELLS; None for any other command line."""
     if next(iter(words), "").rpartition("/")[2] not in _SHELLS:
         return None
     for at, word in enumerate(words[1:], start=1):

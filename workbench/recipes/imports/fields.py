@@ -75,8 +75,8 @@ def _is_text_or_number(value: Any) -> bool:
 
 
 def count_field(document: Mapping[str, Any], name: str) -> int | None:
-    """Return the field `name` if it is a whole number from 1 to _MOST; None for any other value, and
-    if it is absent."""
+    """Return the field `name` if it is a whole number from 1 to _MOST; None for any other value,
+    and if it is absent."""
     return integer_or_none(document.get(name), 1, _MOST)
 
 

@@ -82,8 +82,8 @@ def _is_flag_with_value(word: str, catalog: FlagCatalog) -> bool:
 
 
 def _is_importable_variable(name: str, notes: Notes) -> bool:
-    """Return whether a preset can have the environment variable `name`. If it is no name of one, add
-    an error to `notes`."""
+    """Return whether a preset can have the environment variable `name`. If it is no name of one,
+    add an error to `notes`."""
     if not VARIABLE_NAME.fullmatch(name):
         notes.add(
             Level.ERROR,

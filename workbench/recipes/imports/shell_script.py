@@ -185,10 +185,10 @@ def recipe_of_first_server(
     form: str,
     kind: str,
 ) -> Recipe:
-    """Return the recipe of the container `given.entry`, or by default of the first one that starts a
-    server; without a plan if none does. `containers_by_name` has a function for each container that
-    reads it and adds its notes. `form` is the format of the recipe, and `kind` is what the format
-    calls a container. Raises InputError if there is no container `given.entry`."""
+    """Return the recipe of the container `given.entry`, or by default of the first one that starts
+    a server; without a plan if none does. `containers_by_name` has a function for each container
+    that reads it and adds its notes. `form` is the format of the recipe, and `kind` is what the
+    format calls a container. Raises InputError if there is no container `given.entry`."""
     given.require_entry_among(form, kind, containers_by_name)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}

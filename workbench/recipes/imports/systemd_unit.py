@@ -221,8 +221,8 @@ def _working_directory(service: Settings, notes: Notes) -> str | None:
 
 
 def _open_file_limit(service: Settings, notes: Notes) -> int | None:
-    """Return the limit of open files that the unit sets; None if it sets none. A value that a preset
-    cannot have is added to `notes`."""
+    """Return the limit of open files that the unit sets; None if it sets none. A value that a
+    preset cannot have is added to `notes`."""
     values = _values_of_setting(service, "LimitNOFILE")
     if not values:
         return None

@@ -59,8 +59,8 @@ class Placement:
         return round(self.need_gb * GB / 2**30 / self.gpus, 1)
 
     def fits_on_gpus(self, gpus: Sequence[GpuInfo]) -> bool:
-        """Return whether the variant fits on a host with these GPUs. False if its number of GPUs, its
-        memory or that of the GPUs is unknown."""
+        """Return whether the variant fits on a host with these GPUs. False if its number of GPUs,
+        its memory or that of the GPUs is unknown."""
         size = _least_gpu_memory_gb(gpus)
         if size is None or self.gpus is None or self.need_gb is None:
             return False
@@ -230,8 +230,8 @@ def _stated_gpu_count(
     strategy: str,
     gpus: Sequence[GpuInfo] | None,
 ) -> int | None:
-    """Return the number of GPUs that the recipe states for a variant, else for its strategy. None if
-    it states none, and for a strategy that uses all GPUs of the node."""
+    """Return the number of GPUs that the recipe states for a variant, else for its strategy. None
+    if it states none, and for a strategy that uses all GPUs of the node."""
     if strategy in _EXPERT_PARALLEL:  # they use all GPUs of the node
         return None
     by_strategy = as_table(as_table(document.get("strategy_overrides")).get(strategy))
@@ -262,8 +262,8 @@ def _least_gpu_count(
 
 
 def _hardware_override_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
-    """Return the names that the recipes have for the host's GPUs, the most exact first; [] if no GPU
-    is known."""
+    """Return the names that the recipes have for the host's GPUs, the most exact first; [] if no
+    GPU is known."""
     if not gpus:
         return []
     words = re.findall(r"[a-z]+\d+[a-z]*|[a-z]+|\d+", gpus[0].name.lower())

@@ -33,8 +33,8 @@ class Reports:
         with_requests: bool = False,
     ) -> str:
         """Return a report, in the format `output_format`, on groups of results, on an experiment or
-        on a sweep. Two groups are compared, the first as A. With `with_requests`, the report lists every
-        request. Raises InputError unless exactly one of the three is given."""
+        on a sweep. Two groups are compared, the first as A. With `with_requests`, the report lists
+        every request. Raises InputError unless exactly one of the three is given."""
         chosen = find_output_format(output_format)
         report = await self._collect_report(result_groups, experiment_id, sweep_id, with_requests)
         return await asyncio.to_thread(chosen.render, report)

@@ -412,7 +412,8 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     def _was_server_unreachable(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
-        because its owner restarts it. The next run waits for it (TestBed.await_server_and_apply_settings)."""
+        because its owner restarts it. The next run waits for it
+        (TestBed.await_server_and_apply_settings)."""
         none_served = not result.summary.requests_ok
         return (
             none_served

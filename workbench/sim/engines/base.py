@@ -243,7 +243,8 @@ class SimulatedEngine:
         """Make the engine write log lines about the steps of a replica of the model, if the real
         engine does so."""
 
-    # -- log probabilities ---------------------------------------------------------------------------
+    # -- log probabilities
+    # ---------------------------------------------------------------------------
 
     # what a known defect does to them with speculation: "stale_prompts", "zeros" or nothing
     speculation_defect = ""
@@ -256,9 +257,9 @@ class SimulatedEngine:
         return False
 
     def quantization_kl_divergence(self, launch: LaunchOptions) -> float:
-        """Return the Kullback-Leibler divergence of the answers of this server from those with 8-bit
-        weights and a 16-bit KV cache, in nats per token. For 4-bit weights it is as others measured
-        it; the part of an 8-bit or smaller KV cache is an assumption."""
+        """Return the Kullback-Leibler divergence of the answers of this server from those with
+        8-bit weights and a 16-bit KV cache, in nats per token. For 4-bit weights it is as others
+        measured it; the part of an 8-bit or smaller KV cache is an assumption."""
         bits = 8 * launch.model.weight_bytes / launch.model.parameters
         divergence = 0.0
         if bits < _FEW_BITS:

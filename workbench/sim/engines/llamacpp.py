@@ -164,7 +164,8 @@ class SimulatedLlamacpp(SimulatedEngine):
     def log_stop(self, log: EngineLog) -> None:
         """Write nothing, because llama-server logs no line when it is stopped."""
 
-    # -- log probabilities ---------------------------------------------------------------------------
+    # -- log probabilities
+    # ---------------------------------------------------------------------------
 
     speculation_defect = "zeros"
     cache_type_flags = ("cache-type-k", "cache-type-v")

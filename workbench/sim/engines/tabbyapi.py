@@ -129,7 +129,8 @@ class SimulatedTabbyapi(SimulatedEngine):
             f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING"
         )
 
-    # -- log probabilities ---------------------------------------------------------------------------
+    # -- log probabilities
+    # ---------------------------------------------------------------------------
 
     cache_type_flags = ("cache-mode",)
     usage_unasked = False  # since April 2026
@@ -197,7 +198,8 @@ class SimulatedTabbyapi(SimulatedEngine):
         }
 
     def stream_end_events_text(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return the end of a streamed reply: one event with finish_reason and usage, and [DONE]."""
+        """Return the end of a streamed reply: one event with finish_reason and usage, and
+        [DONE]."""
         usage = {"usage": reply.make_usage_object(sequence)} if reply.usage_chunk else {}
         return reply.finish_event_text(usage) + "data: [DONE]\n\n"
 

@@ -379,7 +379,8 @@ class SimulatedVllm(SimulatedEngine):
                 source="loggers.py:335",
             )
 
-    # -- log probabilities ---------------------------------------------------------------------------
+    # -- log probabilities
+    # ---------------------------------------------------------------------------
 
     speculation_defect = "stale_prompts"
 

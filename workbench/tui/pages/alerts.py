@@ -1,4 +1,5 @@
-"""The rows of the page about alerts: each rule with its state, what it does, and the last alerts."""
+"""The rows of the page about alerts: each rule with its state, what it does, and the last
+alerts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The message at the start of a screen about what happened since the last one closed, and its rows on
-the activity page."""
+"""The message at the start of a screen about what happened since the last one closed, and its rows
+on the activity page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The pages of an experiment, of a sweep and of a tune. They show a running measurement as it proceeds, or an
-earlier one."""
+"""The pages of an experiment, of a sweep and of a tune. They show a running measurement as it
+proceeds, or an earlier one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page about the answers of A and B: whether they are the same, how that was measured, and where
-they part. While a comparison runs, the page shows how far it is."""
+"""The page about the answers of A and B: whether they are the same, how that was measured, and
+where they part. While a comparison runs, the page shows how far it is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Short log lines: the time, the level if it is above INFO, and the message.
 
 Engines put 40 to 60 cells of process, date, level and source in front of each line. The lines with
-which an engine reports its speed become columns. A log that is scrolled to the right, and the hit of
-a search, show the whole line.
+which an engine reports its speed become columns. A log that is scrolled to the right, and the hit
+of a search, show the whole line.
 """
 
 from __future__ import annotations

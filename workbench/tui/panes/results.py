@@ -1,6 +1,6 @@
-"""Pane 4, Bench: the history of results, the newest first. Each has its change from the result before
-it and from the baseline A, and a bar. An experiment or a sweep is one row. Below them is the highest
-tok/s that the memory bandwidth of the GPUs allows."""
+"""Pane 4, Bench: the history of results, the newest first. Each has its change from the result
+before it and from the baseline A, and a bar. An experiment or a sweep is one row. Below them is the
+highest tok/s that the memory bandwidth of the GPUs allows."""
 
 from __future__ import annotations
 

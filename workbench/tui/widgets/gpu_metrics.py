@@ -1,4 +1,5 @@
-"""The metrics of a GPU on the main screen: the value, its text, and the fixed scale of its graph."""
+"""The metrics of a GPU on the main screen: the value, its text, and the fixed scale of its
+graph."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A stand-in for torch on a simulated host: as much of it as `workbench/doctor/gpu_trial.py` uses.
 
-It copies nothing. A tensor only knows how many bytes of it are wrong, and the time of a copy follows
-from the bandwidth of the simulated host. The simulated fault "copies" breaks it: {"hang": [[a, b]],
-"corrupt": [[a, b]], "rate": share of the bandwidth, "peer": false, "reduce": "hang", "hang with P2P",
-"wrong" or a text that becomes an error}.
+It copies nothing. A tensor only knows how many bytes of it are wrong, and the time of a copy
+follows from the bandwidth of the simulated host. The simulated fault "copies" breaks it: {"hang":
+[[a, b]], "corrupt": [[a, b]], "rate": share of the bandwidth, "peer": false, "reduce": "hang",
+"hang with P2P", "wrong" or a text that becomes an error}.
 """
 
 from __future__ import annotations

@@ -250,13 +250,14 @@ def _parse_host_screen_arguments(
 
     from workbench.session.hosts import names as host_names
 
-    first, is_host = next(iter(options), ""), host_names.is_host_name_resolvable(host)
-    if first in FIRST_WORDS and is_host:
+    # the resolver, which can take a second, is asked last: most such words are mistyped commands
+    has_words = bool(options) and not options[0].startswith("-")
+    if has_words and options[0] in FIRST_WORDS and host_names.is_host_name_resolvable(host):
         raise _input_error(
             f"{host!r} is a host and not a command",
             f"`workbench --host {host} {' '.join(options)}` runs the command on this host",
         )
-    if first[:1] not in ("", "-") or not is_host:
+    if has_words or not host_names.is_host_name_resolvable(host):
         near = difflib.get_close_matches(
             host, [*FIRST_WORDS, "help", *host_names.known_host_names()], n=1, cutoff=0.75
         )

@@ -144,6 +144,17 @@ def test_a_host_in_front_of_a_command_is_answered_with_the_option(ssh_home: Path
     assert "`workbench --host box1 servers`" in str(caught.value.next_step)
 
 
+def test_a_mistyped_command_with_arguments_is_not_looked_up_as_a_host(
+    ssh_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`workbench strat vllm-any` waited up to a second for the name resolver."""
+    asked: list[str] = []
+    monkeypatch.setattr(ssh_names, "_name_resolves", lambda host: bool(asked.append(host)))
+    with pytest.raises(InputError, match="workbench start"):
+        parse_command_line(["strat", "vllm-any"])
+    assert asked == []
+
+
 def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> None:
     (ssh_home / "config").write_text("Include more\nHost *\n  User me\nHost node-*\n  User me\n")
     (ssh_home / "more").write_text("Host included\n")

@@ -128,7 +128,7 @@ class GpuVerifier:
         if not altered:
             return Verification(simulated=self._core.state.simulated)
         is_load_needed = any(setting_of(a.setting).proof != "reading" for a in altered)
-        if not (is_load_needed or run_id or url):
+        if not is_load_needed and run_id is None and url is None:
             return await self._verify_by_reading(altered)
         with self._core.show_as_busy(VERIFYING_SETTINGS):
             async with self._load.open_load_on_server(

@@ -396,11 +396,9 @@ class Vllm(Engine):
         return drafted_by_vllm(flags)
 
     def replicas_per_node(self, context: PlanContext) -> int:
-        return int(
-            context.positive_flag_number(
-                "data-parallel-size-local", context.flag_count_or_one("data-parallel-size")
-            )
-        )
+        if not context.positive_flag_number("data-parallel-size-local"):
+            return context.flag_count_or_one("data-parallel-size")
+        return context.flag_count_or_one("data-parallel-size-local")
 
     def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
         """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of

@@ -234,6 +234,12 @@ def test_allocator_settings() -> None:
     assert check(env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}) == ()
 
 
+def test_a_fraction_of_a_replica_is_no_number_of_replicas() -> None:
+    """The rule about idle GPUs divided by the needed GPUs, which were 0."""
+    found = check(flags={"data-parallel-size-local": 0.5}, cards=gpus(2))
+    assert "data-parallel-size-local" in {f.flag for f in found if f.level is Level.ERROR}
+
+
 def test_needed_gpus_are_compared_with_visible_ones() -> None:
     flags = {"tensor-parallel-size": 2, "data-parallel-size": 2}
     assert only(check(flags=flags, cards=gpus(2)), "gpus.too-few").level == Level.ERROR

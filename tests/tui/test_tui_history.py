@@ -165,6 +165,17 @@ def test_the_changed_flag_does_not_read_as_the_reason_of_unlike_runs(width: int)
     assert any("max-num-seqs 256 → 512" in row for row in rows[:2])
 
 
+@pytest.mark.parametrize("width", [48, 58, 118])
+def test_a_narrow_pane_says_whole_that_runs_are_not_like_for_like(width: int) -> None:
+    """On 100 and 120 columns the number of differences took the room of the warning."""
+    two = [{"kind": "flag", "name": name, "a": 1, "b": 2} for name in ("max-num-seqs", "tp")]
+    unlike = replace(made.comparison(), a=1041, b=1042, differences=two, like_for_like=False)
+    head, *_ = ["".join(text for text, _ in row) for row in comparison_rows(unlike, width)]
+    assert head.startswith("A #1041 vs B #1042  ")
+    assert "  ! not like for like" in head and len(head) <= width
+    assert ("2 differences" in head) == head.endswith(", see below") == (width == 118)
+
+
 @pytest.mark.parametrize(
     ("cells", "said"),
     [

@@ -165,6 +165,8 @@ def _heading_rows(comparison: Comparison, width: int, reason_for_b: str) -> list
     if reason_for_b and row_width((*head, beside, *warning)) + width_of(reason) <= width:
         head = (*head[:5], (reason, "dim"), *head[5:])
     rows: list[Row] = [(*head, beside, *warning)]
+    if warning and row_width(rows[0]) > width:
+        rows = [(*head, ("  ! not like for like", "warnb"))]
     if is_beside or not texts:
         return rows
     lines = paragraph_rows(f"  {', '.join(texts)}", width, "text", "  ")

@@ -1,5 +1,6 @@
 # Shell lines that print the CPUs that a program may use, and the cores and NUMA nodes that the host
-# has, in the form that `parse_cores` parses. Those of a simulated host would be this machine's.
+# has, in the form that `parse_host_cores` parses. Those of a simulated host would be this
+# machine's.
 
 if [ -z "${WORKBENCH_SIM_PROFILE:-}" ]; then
     echo "cpus=$(OMP_NUM_THREADS= OMP_THREAD_LIMIT= nproc 2>/dev/null)"

@@ -10,7 +10,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import HOST, format_stored_value, gpu_or_host_name, label_of
+from workbench.model.settings import (
+    HOST,
+    current_value_text_if_changed,
+    format_stored_value,
+    gpu_or_host_name,
+    label_of,
+)
 from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 
 if TYPE_CHECKING:
@@ -75,7 +81,12 @@ def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
             f"{format_setting_change(one.setting, one.before, one.now)}"
         )
         said = outcomes.get((one.by, one.key), "altered")
-        yield f"{said} by {one.by}: {change}{kept}, since {format_local_time(one.since_unix_s)}"
+        since = format_local_time(one.since_unix_s)
+        live = current_value_text_if_changed(one.setting, one.gpu_uuid, one.now, state.telemetry)
+        later = ""
+        if live and said == "altered":
+            later = f"; it is {live} now"
+        yield f"{said} by {one.by}: {change}{kept}, since {since}{later}"
     for (by, setting), count in counts.items():
         if count > OTHERS_SHOWN:
             yield (

@@ -496,6 +496,19 @@ def format_setting_value(key: str, value: SettingValue | None) -> str:
     return _BY_KEY[key].format(value)
 
 
+def current_value_text_if_changed(
+    key: str, gpu_uuid: str, value: Any, telemetry: Telemetry | None
+) -> str:
+    """Return the current value of the setting `key` as text if it is known and differs from `value`;
+    "" otherwise."""
+    if telemetry is None:
+        return ""
+    live = setting_of(key).current_value(telemetry, gpu_uuid)
+    if live is None or setting_commands.value_equals(key, live, value):
+        return ""
+    return format_stored_value(key, live)
+
+
 def format_stored_value(key: str, value: Any) -> str:
     """Return a value of the setting `key` (without a GPU) from a journal, result or preset as text
     for the user. A value that this version cannot parse is converted by `str`."""

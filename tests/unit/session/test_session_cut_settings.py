@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from workbench.cli.gpu_text import list_changes_by_other_processes
+from workbench.cli.gpu_text import format_local_time, list_changes_by_other_processes
 from workbench.hosts.local import LocalHost
+from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_records import (
     Alteration,
     Drift,
@@ -88,6 +89,22 @@ def test_what_another_user_has_only_begun_is_not_called_altered() -> None:
     first, second = list_changes_by_other_processes(state)
     assert first.startswith("begun, not known whether applied by bob: GPU0 power limit")
     assert second.startswith("altered by bob: GPU1 power limit")
+
+
+@pytest.mark.parametrize(
+    ("power_limit_w", "end"), [(190.0, "; it is 190 W now"), (200.0, ""), (None, "")]
+)
+def test_a_claim_that_is_out_of_date_says_what_the_value_is_now(
+    power_limit_w: float | None, end: str
+) -> None:
+    """Somebody without Workbench had set 190 W since."""
+    sample = GpuSample(0, "GPU-0", power_limit_w=power_limit_w)
+    telemetry = Telemetry(1.0, 1.0, DriverInfo(), HostSample(), (), (sample,))
+    made = replace(made_one(0), by="bob")
+    state = SessionState(HostView("box"), others=(made,), telemetry=telemetry)
+    (line,) = list_changes_by_other_processes(state)
+    since = format_local_time(made.since_unix_s)
+    assert line == f"altered by bob: GPU0 power limit 250 W -> 200 W, since {since}{end}"
 
 
 @pytest.mark.parametrize(

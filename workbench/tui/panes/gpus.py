@@ -316,10 +316,19 @@ def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> li
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
         if other.gpu_index == gpu_index:
+            from workbench.model.settings import (
+                current_value_text_if_changed,
+            )  # not for the first frame
+
             for _, now, before in alteration_gpus_now_and_before([other]):
                 by, since = other.by, time_of_day_text(other.since_unix_s)
                 now_and_outcome = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
                 text = f"  {now_and_outcome} by {by} since {since} (was {before})"
+                live = current_value_text_if_changed(
+                    other.setting, other.gpu_uuid, other.now, state.telemetry
+                )
+                if live and (by, other.key) not in outcomes:
+                    text += f"; it is {live} now"
                 rows += paragraph_rows(text, width, "text", "    ")
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from workbench.cli.shared_options import EXECUTABLE_HELP
 from workbench.model.errors import HostError, InputError
 
 if TYPE_CHECKING:
+    from workbench.model.findings import Finding
     from workbench.model.preset import Preset
     from workbench.store.presets import ListedPreset
 
@@ -107,7 +108,10 @@ def check_presets(arguments: argparse.Namespace) -> int:
     library = PresetLibrary()
     checked: list[dict[str, Any]] = []
     for file in arguments.files:
-        findings = library.check(Path(file))
+        read = library.read_and_check(Path(file))
+        findings = [*read.findings]
+        if read.preset is not None:
+            findings += _wrong_flag_findings(read.preset, Path(file))
         ok = not any(f.level is Level.ERROR for f in findings)
         checked.append({"file": file, "ok": ok, "findings": items_as_json(findings)})
         if not arguments.json:
@@ -117,6 +121,30 @@ def check_presets(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"files": checked})
     return 0 if all(each["ok"] for each in checked) else 2
+
+
+def _wrong_flag_findings(preset: Preset, path: Path) -> list[Finding]:
+    """Return the errors in the values of the flags of `preset`, which is in the file `path`, with
+    the default or example of each variable. [] if a variable has neither, because the flags are
+    then unknown."""
+    from workbench import engines
+    from workbench.model.findings import Level
+    from workbench.store.preset_file import read_preset_text
+    from workbench.store.toml_lines import LineIndex
+
+    examples = {name: one.default or one.example for name, one in preset.variables.items()}
+    values = {name: value for name, value in examples.items() if value is not None}
+    if len(values) < len(examples):
+        return []
+    plan = engines.plan_from_preset(preset, values)
+    found = engines.validate_plan(plan, engines.get_engine(plan.engine).catalog())
+    text = read_preset_text(path)
+    lines = LineIndex(text if isinstance(text, str) else "")
+    return [
+        replace(finding, file=str(path), line=lines.line_of_field(("flags", finding.flag)))
+        for finding in found
+        if finding.flag and finding.level is Level.ERROR
+    ]
 
 
 @command("presets path", "print the directories of presets", examples=("workbench presets path",))

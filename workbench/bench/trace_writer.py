@@ -104,7 +104,8 @@ def _count_exchange_and_format_line(
     """Return the trace line of an exchange, and count it in `totals`. "" if the exchange is left
     out; `totals.left` then has the reason."""
     try:
-        if exchange.status // 100 not in (0, 2):  # 0: the answer had no head
+        has_head = exchange.status != 0
+        if has_head and not 200 <= exchange.status < 300:
             raise LeftOutError(f"answered with HTTP {exchange.status}")
         if totals.requests == MOST_REQUESTS:
             raise LeftOutError(f"after the first {MOST_REQUESTS:,}")

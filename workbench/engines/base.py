@@ -210,8 +210,9 @@ class Engine:
     def is_same_release(self, a: str | None, b: str | None) -> bool:
         """Return whether the versions `a` and `b` belong to one release, which means that they have
         the same flags. False if one of them is unknown."""
-        x, y = (catalogs.parse_version_numbers(v)[: self.release_parts] for v in (a, b))
-        return x == y != ()
+        release_a = catalogs.parse_version_numbers(a)[: self.release_parts]
+        release_b = catalogs.parse_version_numbers(b)[: self.release_parts]
+        return bool(release_a) and release_a == release_b
 
     def flag_data_from_help(self, text: str) -> dict[str, Any]:
         """Parse the help text that the engine prints with the arguments `help_arguments`. Return

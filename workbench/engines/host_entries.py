@@ -90,7 +90,7 @@ def report_host_settings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[
                 setting.name,
                 f"use --unset {setting.name} to get the value of {FILE}",
             )
-    if plan.run_as == entry.run_as != PROCESS:
+    if entry.run_as != PROCESS and plan.run_as == entry.run_as:
         options = "".join(f" {name}={text}" for name, text in plan.run_options.items())
         text = (
             f"servers on {entry.name} are started as {entry.run_as}{options}, because {FILE} "

@@ -166,10 +166,10 @@ def _unprinted_properties_from_shipped_catalog(
         return {}
     noted = _drop_empty_fields({key: getattr(spec, key) for key in properties})
     # the engine parses it later
-    text_of_json = (spec.kind, entry["kind"]) == (FlagKind.JSON, FlagKind.STR)
+    text_of_json = spec.kind == FlagKind.JSON and entry["kind"] == FlagKind.STR
     # whose fields depend on the platform
-    of_configuration = (spec.kind, spec.default) == (FlagKind.JSON, None)
-    lacks_fields = (entry["kind"], entry["json_fields"]) == (FlagKind.JSON, [])
+    of_configuration = spec.kind == FlagKind.JSON and spec.default is None
+    lacks_fields = entry["kind"] == FlagKind.JSON and not entry["json_fields"]
     if text_of_json or lacks_fields:
         noted |= {"kind": str(spec.kind), "json_fields": list(spec.json_fields)}
     if text_of_json or (of_configuration and not isinstance(entry["default"], list)):

@@ -202,7 +202,7 @@ class Sglang(Engine):
         as the module `sglang.launch_server`.
         """
         words = plan.executable
-        last = "".join(words[-1:])
+        last = words[-1] if words else ""
         if last == "serve" or "launch_server" in last:
             return words
         before_serve = (

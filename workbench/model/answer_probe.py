@@ -549,8 +549,10 @@ def _where_text_is_broken(failed: Collection[_Group], answers: _Answers) -> str:
     }
     if answers.long_tokens:
         names[ProbePart.LONG] = f" with prompts of {answers.long_tokens:,} tokens"
-    parts, times = map(set, zip(*failed, strict=True))
-    asked_parts, asked_times = map(set, zip(*answers.by_part_and_after_load, strict=True))
+    parts = {part for part, _ in failed}
+    times = {is_after_load for _, is_after_load in failed}
+    asked_parts = {part for part, _ in answers.by_part_and_after_load}
+    asked_times = {is_after_load for _, is_after_load in answers.by_part_and_after_load}
     where = ""
     if parts != asked_parts:
         where = " and".join(names[part] for part in ProbePart if part in parts) + " only"

@@ -219,6 +219,8 @@ def parse_whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | Non
     """Return the number in `text` if that has only ASCII digits; None for any other text. A text
     with more than `digits` digits gives None, because Python raises an error for thousands of
     them."""
-    if text is None or text.strip("0123456789") or not 0 < len(text) <= digits:
+    if text is None or len(text) > digits:
+        return None
+    if not (text.isascii() and text.isdecimal()):
         return None
     return int(text)

@@ -85,8 +85,11 @@ async def check_disk_space(host: Host, run_dir: str) -> tuple[Finding, ...]:
     """Return a finding if the disk with the run directory is full, so that the log may lack the
     reason of a failure. () if it is not, or if its free space is unknown."""
     done = await host.run(["df", "-Pk", "--", run_dir])
-    words = "".join(done.out.splitlines()[-1:]).split()
-    if done.returncode or len(words) <= 5:
+    lines = done.out.splitlines()
+    if done.returncode or not lines:
+        return ()
+    words = lines[-1].split()
+    if len(words) <= 5:
         return ()
     free_kib, mount = parse_whole_number(words[3]), words[-1]
     if free_kib is None or free_kib >= FULL_DISK_KIB:

@@ -211,8 +211,7 @@ async def _planned_outcomes(
 ) -> list[SettingOutcome]:
     now = await read_values(host, _setting_keys_of(commands))
     state = await journals.read_journal(host)
-    persistence_on = (PERSISTENCE.key, True)
-    stays_loaded = {c.gpu_uuid for c in commands if (c.setting, c.value) == persistence_on}
+    stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
     for one in note_foreign_values_in_commands(commands, state, now):
         known = _present_value_and_source(one, state, now)

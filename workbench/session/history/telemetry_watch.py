@@ -125,7 +125,9 @@ class TelemetryWatch:
     def _show_reading(self, telemetry: Telemetry) -> None:
         self._core.beat.record_gpu_reading()
         before = self._core.state.telemetry
-        has_changed = before is None or telemetry.infos not in ((), before.infos)
+        has_changed = before is None
+        if before is not None and telemetry.infos:
+            has_changed = telemetry.infos != before.infos
         self._core.update(
             telemetry=telemetry,
             telemetry_monotonic_s=time.monotonic(),

@@ -59,7 +59,7 @@ def test_looking_for_what_others_do_starts_no_program(
         # Opening the session starts programs in the background, which may still run.
         for _ in range(MOST_LOOKS):
             started.clear()
-            await session._show_changes_by_other_users()
+            await session._show_changes_by_other_processes()
             live._looked_s = float("-inf")
             await live._read_engine_counters()
             quiet = 0 if [argv for argv in started if not of_telemetry(argv)] else quiet + 1

@@ -329,14 +329,18 @@ class EngineServer:
         """End the server with status 1 when one of its worker processes has ended. Also cause the
         simulated faults that begin after the start (crash_after_ready, unresponsive_after)."""
         since = time.monotonic()
+        has_dead_worker = False
         while True:
             await asyncio.sleep(0.1)
             alive_s = time.monotonic() - since
             if alive_s >= self.faults.get("unresponsive_after", float("inf")):
                 api.silent = True
             crash = alive_s >= self.faults.get("crash_after_ready", float("inf"))
-            dead = next((c for c in self.workers if c.poll() is not None), None)
-            if (crash or dead) and not self.end.done():
+            # One signal ends the workers and this process, which may be busy when it comes: a dead
+            # worker counts once the signal would have been handled.
+            had_dead_worker = has_dead_worker
+            has_dead_worker = any(worker.poll() is not None for worker in self.workers)
+            if (crash or had_dead_worker) and not self.end.done():
                 self.log.write_line(
                     "EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR"
                 )

@@ -25,6 +25,7 @@ exit codes:
   1    failure
   2    bad usage or input
   3    the benchmark finished, but its result is not valid
+  4    `watch run` found an upgrade that is worse than the pinned version
   130  interrupted; 128 plus its number after any other signal"""
 
 _SCREEN_OPTIONS = ("--mouse", "--interval")
@@ -72,7 +73,14 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise _input_error(message, f"{self.prog} --help")
+        raise _input_error(_in_plain_words(message), f"{self.prog} --help")
+
+
+def _in_plain_words(message: str) -> str:
+    """Return a message of argparse without the names of Python's types."""
+    for type_name, expected in (("int", "whole number"), ("float", "number")):
+        message = message.replace(f"invalid {type_name} value:", f"expected a {expected}, not")
+    return message
 
 
 class _StoreOnce(argparse.Action):

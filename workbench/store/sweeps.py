@@ -97,8 +97,9 @@ class SweepStore:
         try:
             sweep = from_json(Sweep, clean_json(path.read_text("utf-8"), lines=True))
         except FileNotFoundError:
-            step = "workbench sweep list shows the stored sweeps"
-            raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
+            text = f"there is no sweep {sweep_id}, and no search or tune with that id"
+            step = "`workbench sweep list`, `capacity list` and `tune list` show what is stored"
+            raise InputError(text, next_step=step) from None
         except (OSError, ValueError) as error:
             raise StoreError(f"sweep {sweep_id} in {path} cannot be read: {error}") from None
         if sweep.spec is None:

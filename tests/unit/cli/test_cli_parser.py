@@ -213,3 +213,16 @@ def test_the_help_of_results_says_in_words_what_a_search_looks_into() -> None:
     text = " ".join(" ".join(helps).split())
     assert "model, command, settings, note, tags" in text
     assert "print_message" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "run", "--requests", "x"], "expected a whole number, not 'x'"),
+        (["tune", "--hours", "x"], "expected a number, not 'x'"),
+    ],
+)
+def test_a_wrong_number_is_refused_without_names_of_python(words: list[str], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_command_line(words)
+    assert said in str(caught.value) and "value" not in str(caught.value)

@@ -164,7 +164,7 @@ def _stuck_run_findings(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
                 f"run {run.run_id} is {run.state}, and processes of it still live: they may "
                 "hold GPU memory"
             )
-            evidence = f"{run.outlived or 1} processes"
+            evidence = count_of(run.outlived or 1, "process", "processes")
         elif run.state is ServerState.UNRESPONSIVE:
             text = f"the server of run {run.run_id} lives and no longer answers"
             evidence = f"port {run.port}"

@@ -499,8 +499,8 @@ def format_setting_value(key: str, value: SettingValue | None) -> str:
 def current_value_text_if_changed(
     key: str, gpu_uuid: str, value: Any, telemetry: Telemetry | None
 ) -> str:
-    """Return the current value of the setting `key` as text if it is known and differs from `value`;
-    "" otherwise."""
+    """Return the current value of the setting `key` as text if it is known and differs from
+    `value`; "" otherwise."""
     if telemetry is None:
         return ""
     live = setting_of(key).current_value(telemetry, gpu_uuid)

@@ -41,7 +41,7 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
         ),
         (("local", "servers"), "`workbench --host local servers`"),
         (("frobnicate",), "nor ssh knows a host of that name"),
-        (("results", "show", "three"), "invalid int"),
+        (("results", "show", "three"), "whole number"),
         (("compare", "1"), "there is no result 1"),
         (("--simulate", "h100", "gpu", "status"), "no simulated host is called 'h100'"),
         (("--simulate",), "expected one argument"),

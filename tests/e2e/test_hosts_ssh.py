@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.procs import eventually, with_argument
 from support.sshd import Sshd, sshd
 
+from workbench.hosts import shell_scripts
 from workbench.hosts.base import CommandNotFound, CommandTimeout, FileError, Host, HostUnreachable
 from workbench.hosts.ssh import SESSIONS_MAX, STREAMS_MAX, SshHost
 from workbench.model.errors import HostError, InputError
@@ -136,9 +137,45 @@ def test_a_cancelled_command_does_not_stay_on_the_host(server: Sshd) -> None:
         command.cancel()
         with pytest.raises(asyncio.CancelledError):
             await command
-        await asyncio.to_thread(eventually, lambda: not with_argument("72.001"), "its end", 10)
+        await asyncio.to_thread(eventually, lambda: not with_argument("72.001"), "its end", 30)
 
     on(server, work)
+
+
+def test_a_command_that_is_cancelled_before_it_says_its_process_id_ends_too(
+    server: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed on the host for ever: its process id was not known yet."""
+    real = shell_scripts.shell_command_line
+    late = f"sleep 0.5\n{shell_scripts.PRELUDE}"
+
+    def line_of_slow_start(argv: list[str], env: dict[str, str] | None, guarded: bool) -> bytes:
+        return real(argv, env, guarded, late)
+
+    monkeypatch.setattr(shell_scripts, "shell_command_line", line_of_slow_start)
+
+    async def work(host: SshHost) -> None:
+        command = asyncio.create_task(host.run(["sleep", "73.001"]))
+        await asyncio.to_thread(eventually, lambda: with_argument("73.001"), "the command")
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        await asyncio.to_thread(eventually, lambda: not with_argument("73.001"), "its end", 30)
+
+    on(server, work)
+
+
+@pytest.mark.parametrize(
+    ("stderr_text", "pid"),
+    [
+        (f"{shell_scripts.MARK} 1234\nrest", 1234),
+        (f"{shell_scripts.MARK} 12", None),  # 34 may follow, and 12 is another process
+        (f"{shell_scripts.MARK} missing\n", None),
+        ("a login shell", None),
+    ],
+)
+def test_a_part_of_a_process_id_is_no_process_id(stderr_text: str, pid: int | None) -> None:
+    assert shell_scripts.parse_pid_after_mark(stderr_text) == pid
 
 
 def test_a_remote_command_that_prints_without_end_is_killed(

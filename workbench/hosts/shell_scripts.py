@@ -96,9 +96,11 @@ def remove_text_before_mark(stderr_text: str, mark: str = MARK) -> str:
 
 def parse_pid_after_mark(stderr_text: str) -> int | None:
     """Return the process id that the script PRELUDE printed on stderr after MARK; None if it
-    printed none there."""
-    word = stderr_text.partition(MARK)[2].split("\n")[0].strip()
-    return parse_whole_number(word)
+    printed none there, or if the end of its line has not come: the rest of the number may follow."""
+    line, newline, _ = stderr_text.partition(MARK)[2].partition("\n")
+    if not newline:
+        return None
+    return parse_whole_number(line.strip())
 
 
 # In place of MARK in a container: the host around it may be behind ssh, and mark its own output.

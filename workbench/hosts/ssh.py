@@ -36,7 +36,14 @@ from workbench.hosts.base import (
     raise_if_argv_invalid,
 )
 from workbench.hosts.known_hosts import HostKeys
-from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split_lines
+from workbench.hosts.line_splitter import (
+    CHUNK_BYTES,
+    OUTPUT_MAX_BYTES,
+    CommandOutput,
+    Tail,
+    TooMuch,
+    split_lines,
+)
 from workbench.hosts.login_question import Ask, LoginQuestion, clean_server_lines, quote_server_line
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
@@ -636,13 +643,13 @@ class SshHost(BaseHost):
                     await output.read_both_streams(process.stdout, process.stderr)
                     await process.wait_closed()
             except TimeoutError:
-                await self._end_command_processes(output)
+                await self._end_command_processes(output, process)
                 raise command_timeout_error(argv, timeout_s, self.name) from None
             except TooMuch:
-                await self._end_command_processes(output)
+                await self._end_command_processes(output, process)
                 raise output_too_large_error(argv, self.name) from None
             except asyncio.CancelledError:
-                await asyncio.shield(self._end_command_processes(output))
+                await asyncio.shield(self._end_command_processes(output, process))
                 raise
             except (asyncssh.Error, OSError):
                 raise self.connection_lost_error() from None
@@ -659,11 +666,11 @@ class SshHost(BaseHost):
         own_out = out.partition(_MARK + b"\n")[2]
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
-    async def _end_command_processes(self, output: CommandOutput) -> None:
+    async def _end_command_processes(self, output: CommandOutput, process: _Process) -> None:
         """Kill the processes of a command for which nobody waits any more. Their process group is
-        in `output`, the command's output until now. Do nothing if it is not, or without a
-        connection."""
-        pid = shell_scripts.parse_pid_after_mark(output.err.decode("utf-8", "replace"))
+        in `output`, the command's output until now, or comes within CLOSE_S seconds. Do nothing if
+        it does not, or without a connection."""
+        pid = await self._read_process_id(output, process)
         if pid is None or not self.connected:
             return
         connection = await self._link.wait_for_connection()
@@ -671,6 +678,21 @@ class SshHost(BaseHost):
             # login shells: see script.LINE
             killer = f"exec sh -c 'kill -s KILL -- -{pid} || kill -s KILL {pid}'"
             await asyncio.wait_for(connection.run(killer, encoding=None), CLOSE_S)
+
+    async def _read_process_id(self, output: CommandOutput, process: _Process) -> int | None:
+        """Return the process id of the command whose output until now is `output`. A command that
+        has only just been started has not printed it yet: read its stderr for up to CLOSE_S
+        seconds. None if the id does not come."""
+        pid = shell_scripts.parse_pid_after_mark(output.err.decode("utf-8", "replace"))
+        with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while pid is None and len(output.err) < OUTPUT_MAX_BYTES:
+                    part = await process.stderr.read(CHUNK_BYTES)
+                    if not part:
+                        break
+                    output.err += part
+                    pid = shell_scripts.parse_pid_after_mark(output.err.decode("utf-8", "replace"))
+        return pid
 
     async def stream(
         self,

@@ -19,6 +19,7 @@ from support.sshd import Sshd, sshd
 
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import CommandNotFound, CommandTimeout, FileError, Host, HostUnreachable
+from workbench.hosts.line_splitter import CommandOutput
 from workbench.hosts.ssh import SESSIONS_MAX, STREAMS_MAX, SshHost
 from workbench.model.errors import HostError, InputError
 
@@ -142,22 +143,21 @@ def test_a_cancelled_command_does_not_stay_on_the_host(server: Sshd) -> None:
     on(server, work)
 
 
-def test_a_command_that_is_cancelled_before_it_says_its_process_id_ends_too(
+def test_a_command_that_is_cancelled_before_its_process_id_is_read_ends_too(
     server: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stayed on the host for ever: its process id was not known yet."""
-    real = shell_scripts.shell_command_line
-    late = f"sleep 0.5\n{shell_scripts.PRELUDE}"
+    """It stayed on the host, because nobody knew its process id."""
 
-    def line_of_slow_start(argv: list[str], env: dict[str, str] | None, guarded: bool) -> bytes:
-        return real(argv, env, guarded, late)
+    async def read_nothing_yet(*_: object) -> None:
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(shell_scripts, "shell_command_line", line_of_slow_start)
+    monkeypatch.setattr(CommandOutput, "read_both_streams", read_nothing_yet)
 
     async def work(host: SshHost) -> None:
         command = asyncio.create_task(host.run(["sleep", "73.001"]))
         await asyncio.to_thread(eventually, lambda: with_argument("73.001"), "the command")
         command.cancel()
+        monkeypatch.undo()
         with pytest.raises(asyncio.CancelledError):
             await command
         await asyncio.to_thread(eventually, lambda: not with_argument("73.001"), "its end", 30)

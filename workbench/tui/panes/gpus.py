@@ -312,14 +312,14 @@ def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> li
     for change, outcome in begun:
         if change.gpu_index == gpu_index:
             rows += _begun_change_rows(change, outcome, width)
+    if not state.others:
+        return rows
+    from workbench.model.settings import current_value_text_if_changed  # not for the first frame
+
     _, of_others = split_altered_and_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
         if other.gpu_index == gpu_index:
-            from workbench.model.settings import (
-                current_value_text_if_changed,
-            )  # not for the first frame
-
             for _, now, before in alteration_gpus_now_and_before([other]):
                 by, since = other.by, time_of_day_text(other.since_unix_s)
                 now_and_outcome = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
